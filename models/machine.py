@@ -1,0 +1,141 @@
+"""A machine as the engine sees it: SMs, gaps, links, interference, and what a kernel costs alone.
+
+A hardware profile (YAML) resolves to a `Machine`; nothing here knows about schedules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from models.work import Grid, Work
+
+CostLabel = Literal["measured", "interpolated", "fitted", "roofline", "exact"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Time of one kernel alone on `sms` SMs: integer nanoseconds, the label of the figure, and a
+    relative uncertainty (0.1 is 10 %) that the label and its source justify."""
+
+    ns: int
+    label: CostLabel
+    rel_error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one launch puts on the SMs: how many CTAs, and what each CTA takes of an SM."""
+
+    ctas: int
+    threads: int = 128
+    registers: int = 0
+    smem_bytes: int = 0
+
+
+class Costs(Protocol):
+    """The one seam between work and time."""
+
+    def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
+        """Time of `work` alone on the machine when it holds `sms` SMs throughout."""
+        ...
+
+    def footprint(self, work: Work, grid: Grid) -> Footprint:
+        """CTAs and resources of the launch, budget already applied."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Latencies of the launch machinery in ns (PHYSICS section 1 has the H200 figures).
+
+    `stream`: successor ready after predecessor ends, same stream. `event`: the same with an event
+    between. `cross_stream`: event across streams. `graph_node`, `graph_edge`: inside a graph, same
+    stream and across streams. `reaction`: a waiting kernel after room appears. `graph_launch`:
+    host cost of one graph replay.
+    """
+
+    stream: int = 1800
+    event: int = 3800
+    cross_stream: int = 1700
+    graph_node: int = 800
+    graph_edge: int = 800
+    reaction: int = 400
+    graph_launch: int = 10000
+
+
+@dataclass(frozen=True, slots=True)
+class SmResources:
+    """What one SM offers."""
+
+    threads: int = 2048
+    registers: int = 65536
+    smem_bytes: int = 233472
+    cta_slots: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """Links of one machine: one-way bytes per ns (= GB/s) of each GPU's NVLink ports and NIC."""
+
+    gpus_per_node: int
+    nvlink_gbps: float
+    nic_gbps: float
+    flight_latency_ns: int = 1000
+    internode_latency_ns: int = 8000
+
+    def node(self, rank: int) -> int:
+        """The node that holds `rank`."""
+        return rank // self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """Slowdown on disjoint SMs: `1 + c0 * busy_SM_share + c1 * rho / (1 - rho)`, rho the neighbours'
+    HBM rate over `achievable_hbm_gbps`; one (c0, c1) per communication family. `compute` is the same
+    pair for a compute kernel beside communication; `rho_cap` bounds rho below 1."""
+
+    achievable_hbm_gbps: float
+    by_family: tuple[tuple[str, float, float], ...] = ()
+    compute: tuple[float, float] = (0.0, 0.0)
+    rho_cap: float = 0.9
+
+    def coefficients(self, family: str) -> tuple[float, float]:
+        """(c0, c1) of a communication family; (0, 0) for one without a figure."""
+        for name, c0, c1 in self.by_family:
+            if name == family:
+                return c0, c1
+        return 0.0, 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """Host nanoseconds by class of launch or work (`torch`, `triton`, `cpp`, `deepep`, `event`,
+    `vote`, `split_metadata`, ...). Unknown classes are an error, not a default."""
+
+    by_class: tuple[tuple[str, int], ...]
+
+    def ns(self, host_class: str) -> int:
+        """Cost of one call of this class; KeyError with the known ones."""
+        for name, cost in self.by_class:
+            if name == host_class:
+                return cost
+        known = ", ".join(name for name, _ in self.by_class)
+        raise KeyError(f"no host cost for class {host_class!r}; known: {known}")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Everything that `simulate` needs to know besides the program."""
+
+    name: str
+    num_sms: int
+    hbm_gib: float
+    costs: Costs
+    host: HostCosts
+    fabric: Fabric
+    interference: Interference
+    gaps: Gaps = field(default_factory=Gaps)
+    sm: SmResources = field(default_factory=SmResources)
+    compute_capability: tuple[int, int] = (9, 0)
+    profile_sha256: str = ""

@@ -1,0 +1,1 @@
+"""Floor 2: the scenario file, strictly checked, resolved to models, machines and programs."""

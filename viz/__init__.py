@@ -1,0 +1,1 @@
+"""Floor 4: timelines as HTML, Perfetto traces and terminal drawings."""
