@@ -163,8 +163,10 @@ class LayerKernels:
 
     `groups` is keyed by the letters of the serving engine's op lists (P Q C M G T Da Db X Ca Cb S O Z,
     `models/rules/sglang-0.5.23.yaml`); a missing letter launches nothing. `buffers` gives the bytes of
-    every buffer that the kernels name.
+    every buffer that the kernels name. `flights` gives, for `dispatch` and `combine`, the part of a
+    low-latency transfer that holds no SMs.
     """
 
     groups: Mapping[str, tuple[Kernel, ...]]
     buffers: Mapping[str, int]
+    flights: Mapping[str, Work] = field(default_factory=dict)

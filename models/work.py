@@ -32,7 +32,18 @@ COMPUTE_KINDS = (
     "add",
     "head",
 )
-EXCHANGE_KINDS = ("layout", "notify", "dispatch", "combine", "collective")
+EXCHANGE_KINDS = (
+    "layout",
+    "notify",
+    "dispatch",
+    "combine",
+    "dispatch_send",
+    "dispatch_recv",
+    "combine_send",
+    "combine_recv",
+    "flight",
+    "collective",
+)
 SPIN_KINDS = ("spin",)
 WORK_KINDS = COMPUTE_KINDS + EXCHANGE_KINDS + SPIN_KINDS
 

@@ -30,13 +30,16 @@ class Stream:
 class Exchange:
     """One all-to-all. `bytes[src][dst]` counts each byte once, the diagonal is loopback, and the
     indices are positions in `ranks`. Exchanges of identical layers share one matrix object.
-    `buffer` names the low-latency buffer that it occupies from its send to the last read."""
+    `buffer` names the low-latency buffer that it occupies from its send to the last read. `flight` is
+    the part of a low-latency transfer that holds no SMs: it starts as the sends write and ends no
+    earlier than the last send; None when the sends copy in line."""
 
     name: str
     family: Family
     ranks: tuple[int, ...]
     bytes: Traffic
     buffer: str | None = None
+    flight: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)
