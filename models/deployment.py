@@ -20,7 +20,10 @@ A2AMode = Literal["normal", "low_latency"]
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Sizes of the attention block. `kind` mla: q_lora_rank (0: no query compression), kv_lora_rank and
-    the nope, rope and value head sizes. `kind` gqa: num_kv_heads and head_dim; the MLA sizes are 0."""
+    the nope, rope and value head sizes. `kind` gqa: num_kv_heads, head_dim and, where it differs from
+    head_dim, v_head_dim; the other MLA sizes are 0. `index_topk`: keys that sparse attention keeps per
+    query (0: all), chosen by index_heads of index_head_dim. `window`: keys that sliding attention sees
+    (0: all)."""
 
     kind: Literal["mla", "gqa"]
     num_heads: int
@@ -31,6 +34,10 @@ class Attention:
     qk_nope_head_dim: int = 0
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
+    index_topk: int = 0
+    index_heads: int = 0
+    index_head_dim: int = 0
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)
