@@ -1,0 +1,269 @@
+"""Which experts every token goes to, and the loads and traffic that follow.
+
+`route` draws or reads the top-k ids of one MoE layer; `Routing` holds physical expert ids per source
+rank and counts messages, tokens and GEMM rows. The ids are the ones that a run on GPUs uses too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from models.deployment import Model
+from models.errors import InputError
+from models.placement import eplb_placement, replica_table, trivial_placement
+from models.topk_draw import Floats, Ids, draw_topk, power_law_popularity
+
+Counts = npt.NDArray[np.int64]
+Distribution = Literal["uniform", "power_law", "histogram", "file"]
+# Beyond it one expert holds all tokens that it can; the formula would only overflow.
+_ALPHA_LIMIT = 20
+
+
+@dataclass(frozen=True)
+class RoutingSpec:
+    """How tokens choose experts; the `routing:` part of a scenario.
+
+    `alpha` skews `power_law` (`models.topk_draw.power_law_popularity`). `histogram` holds one
+    recorded count per logical expert. `path` names a numpy file of logical ids, integers
+    [tokens, k] with -1 for invalid; its rows are dealt to the ranks in order. `grouped` applies the
+    model's own group limit; `eplb` places experts by their load, else they stay in order, and
+    `redundant_experts` adds replicas either way.
+    """
+
+    distribution: Distribution = "uniform"
+    alpha: float = 0.0
+    seed: int = 0
+    redundant_experts: int = 0
+    eplb: bool = False
+    histogram: tuple[float, ...] = ()
+    path: str = ""
+    grouped: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """Physical expert ids of every token of one layer, by source rank.
+
+    `ids[r]` is int32[T_r, k], -1 for invalid; physical expert `e` is row `e % n` of rank `e // n`,
+    with `n = num_physical / ep_size` rows a rank, fused shared slots included.
+    """
+
+    ids: tuple[Ids, ...]
+    num_physical: int
+    ep_size: int
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != self.ep_size:
+            raise ValueError(f"{len(self.ids)} source ranks for ep_size {self.ep_size}")
+        if self.num_physical % self.ep_size:
+            raise ValueError(
+                f"{self.num_physical} physical experts do not divide over {self.ep_size} ranks"
+            )
+
+    @property
+    def top_k(self) -> int:
+        """Columns of `ids`: routed experts and fused shared slots of a token."""
+        return int(self.ids[0].shape[1])
+
+    @property
+    def experts_per_rank(self) -> int:
+        """Rows of the grouped GEMM on one rank."""
+        return self.num_physical // self.ep_size
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Rows per source rank, padding included."""
+        return tuple(len(rows) for rows in self.ids)
+
+    @cached_property
+    def _columns(self) -> npt.NDArray[np.int32]:
+        """Ids of all ranks, [k, tokens]: counting works column by column."""
+        return np.ascontiguousarray(np.concatenate(self.ids).T)
+
+    @cached_property
+    def _sources(self) -> npt.NDArray[np.int32]:
+        """Source rank of every row."""
+        return np.repeat(np.arange(self.ep_size, dtype=np.int32), self.tokens)
+
+    @cached_property
+    def _destinations(self) -> npt.NDArray[np.int16]:
+        """Destination rank of every id, [k, tokens]; -1 stays -1."""
+        return np.floor_divide(self._columns, self.experts_per_rank).astype(np.int16)
+
+    def _pairs(
+        self, column: npt.NDArray[np.int16], keep: npt.NDArray[np.bool_], size: int
+    ) -> Counts:
+        keys = self._sources[keep] * size + column[keep]
+        return np.bincount(keys, minlength=self.ep_size * size)
+
+    def rank_copies(self) -> Counts:
+        """(token, expert) pairs from source to destination, int64[W, W]: low-latency messages."""
+        total = np.zeros(self.ep_size**2, dtype=np.int64)
+        for column in self._destinations:
+            total += self._pairs(column, column >= 0, self.ep_size)
+        return total.reshape(self.ep_size, self.ep_size)
+
+    def distinct_tokens(self) -> Counts:
+        """Tokens of a source with at least one expert on a destination, int64[W, W]: what normal
+        mode sends, once per rank."""
+        return self._distinct(self._destinations, self.ep_size)
+
+    def node_tokens(self, gpus_per_node: int) -> Counts:
+        """Tokens of a source with at least one expert on a node, int64[W, nodes]: what normal mode
+        sends across nodes, once per node."""
+        nodes = -(-self.ep_size // gpus_per_node)
+        return self._distinct(np.floor_divide(self._destinations, gpus_per_node), nodes)
+
+    def _distinct(self, places: npt.NDArray[np.int16], size: int) -> Counts:
+        total = np.zeros(self.ep_size * size, dtype=np.int64)
+        for j, column in enumerate(places):
+            first = column >= 0
+            for earlier in places[:j]:
+                first &= column != earlier
+            total += self._pairs(column, first, size)
+        return total.reshape(self.ep_size, size)
+
+    def expert_tokens(self) -> Counts:
+        """Tokens of every physical expert, int64[num_physical]."""
+        total = np.zeros(self.num_physical, dtype=np.int64)
+        for column in self._columns:
+            total += np.bincount(column[column >= 0], minlength=self.num_physical)
+        return total
+
+    def local_expert_tokens(self) -> Counts:
+        """Tokens of every row of every rank's grouped GEMM, int64[W, n]."""
+        return self.expert_tokens().reshape(self.ep_size, self.experts_per_rank)
+
+    def padded_rows(self, block_m: int) -> Counts:
+        """Rows of each rank's contiguous grouped GEMM, int64[W]: each expert rounded up to `block_m`."""
+        rows = -(-self.local_expert_tokens() // block_m) * block_m
+        return np.asarray(rows.sum(axis=1), dtype=np.int64)
+
+    def expected_m(self, ranks_tokens: int) -> int:
+        """Rows per expert that the masked grouped GEMM is told to expect, from the tokens of one rank
+        (SGLang: `(T * W * k + E) // E`)."""
+        copies = ranks_tokens * self.ep_size * self.top_k
+        return (copies + self.num_physical) // self.num_physical
+
+    def imbalance(self) -> float:
+        """Copies that the busiest rank receives over the mean of all ranks (1 when there are none)."""
+        received = self.rank_copies().sum(axis=0)
+        mean = float(received.mean())
+        return float(received.max()) / mean if mean else 1.0
+
+    def slice(self, starts: Sequence[int], stops: Sequence[int]) -> Routing:
+        """The routing of a child batch: rows `starts[r]:stops[r]` of every rank."""
+        ids = tuple(rows[a:b] for rows, a, b in zip(self.ids, starts, stops, strict=True))
+        return Routing(ids, self.num_physical, self.ep_size)
+
+    def with_shared_slot(self, ranks: Sequence[npt.NDArray[np.integer]] | None = None) -> Routing:
+        """The routing with one fused shared slot at the end of every rank's rows.
+
+        `ranks[r][i]` is the rank that computes the shared expert of token `i` of rank `r` (Waterfill);
+        by default its own rank, whose copy is loopback. A row without a valid id gets no slot.
+        """
+        n = self.experts_per_rank
+        widened = []
+        for source, rows in enumerate(self.ids):
+            home = np.full(len(rows), source) if ranks is None else np.asarray(ranks[source])
+            shared = np.where((rows >= 0).any(axis=1), home * (n + 1) + n, -1)
+            routed = np.where(rows >= 0, rows + rows // n, -1)
+            widened.append(np.column_stack([routed, shared]).astype(np.int32))
+        return Routing(tuple(widened), self.num_physical + self.ep_size, self.ep_size)
+
+
+def route(spec: RoutingSpec, tokens_per_rank: Sequence[int], model: Model) -> Routing:
+    """The routing of one layer for `tokens_per_rank` tokens on each rank; one rank per entry.
+
+    The same spec, tokens and model give the same ids. InputError names the key when the histogram
+    or the file does not fit the model, or when the experts do not divide over the ranks.
+    """
+    ep_size, num_experts = len(tokens_per_rank), model.n_routed_experts
+    num_physical = num_experts + spec.redundant_experts
+    if num_physical % ep_size:
+        raise InputError(
+            "routing",
+            "redundant_experts",
+            spec.redundant_experts,
+            f"a number that makes {num_experts} experts and these divide over {ep_size} ranks",
+        )
+    logical, popularity = _logical_ids(spec, sum(tokens_per_rank), model)
+    if spec.eplb:
+        placement = eplb_placement(popularity, spec.redundant_experts, ep_size)
+    else:
+        placement = trivial_placement(num_experts, spec.redundant_experts)
+    table = replica_table(placement, num_experts, ep_size)
+    bounds = np.cumsum([0, *tokens_per_rank])
+    ids = tuple(_physical(table[r], logical[bounds[r] : bounds[r + 1]]) for r in range(ep_size))
+    return Routing(ids, num_physical, ep_size)
+
+
+def _physical(table: Ids, logical: Ids) -> Ids:
+    valid = logical >= 0
+    ids = table[logical]
+    return ids if valid.all() else np.where(valid, ids, np.int32(-1))
+
+
+def _logical_ids(spec: RoutingSpec, num_tokens: int, model: Model) -> tuple[Ids, Floats]:
+    """Logical ids [num_tokens, k] and the expert popularity that a placement may rely on."""
+    if spec.distribution == "file":
+        ids = _read_ids(spec.path, num_tokens, model)
+        counts = np.bincount(ids[ids >= 0], minlength=model.n_routed_experts)
+        return ids, counts.astype(np.float64)
+    rng = np.random.default_rng(spec.seed)
+    popularity = _popularity(spec, num_tokens, model, rng)
+    limited = spec.grouped and model.n_group > 1
+    ids = draw_topk(
+        popularity,
+        num_tokens,
+        model.top_k,
+        rng,
+        n_group=model.n_group if limited else 1,
+        topk_group=model.topk_group if limited else 1,
+    )
+    return ids, popularity
+
+
+def _popularity(
+    spec: RoutingSpec, num_tokens: int, model: Model, rng: np.random.Generator
+) -> Floats:
+    num_experts = model.n_routed_experts
+    if spec.distribution == "power_law":
+        if not 0 <= spec.alpha <= _ALPHA_LIMIT:
+            raise InputError("routing", "alpha", spec.alpha, f"0 to {_ALPHA_LIMIT}")
+        return power_law_popularity(num_experts, spec.alpha, num_tokens, rng)
+    if spec.distribution == "histogram":
+        if len(spec.histogram) != num_experts:
+            raise InputError(
+                "routing", "histogram", spec.histogram, f"{num_experts} counts, one per expert"
+            )
+        return np.asarray(spec.histogram, dtype=np.float64)
+    return np.full(num_experts, 1.0 / num_experts)
+
+
+def _read_ids(path: str, num_tokens: int, model: Model) -> Ids:
+    """The first `num_tokens` rows of a numpy file of logical ids."""
+
+    def refuse(found: object, allowed: str) -> InputError:
+        return InputError(path, "routing.path", found, allowed)
+
+    try:
+        ids = np.load(Path(path), allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise refuse(str(error), "a readable .npy file") from error
+    if not isinstance(ids, np.ndarray) or ids.ndim != 2 or ids.dtype.kind not in "iu":
+        raise refuse(type(ids).__name__, "one integer array [tokens, k]")
+    if ids.shape[0] < num_tokens or ids.shape[1] != model.top_k:
+        raise refuse(list(ids.shape), f"[{num_tokens} or more, {model.top_k}]")
+    ids = ids[:num_tokens].astype(np.int32)
+    if ids.size and (ids.min() < -1 or ids.max() >= model.n_routed_experts):
+        extreme = int(ids.min()) if ids.min() < -1 else int(ids.max())
+        raise refuse(extreme, f"ids from -1 to {model.n_routed_experts - 1}")
+    return ids

@@ -1,0 +1,217 @@
+"""Routing: distributions, limits, placement, and counts against plain loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.deployment import Attention, Model
+from models.placement import eplb_placement, replica_table, trivial_placement
+from models.routing import Routing, RoutingSpec, route
+from models.topk_draw import draw_topk, power_law_popularity
+
+
+def moe(n_routed: int = 256, top_k: int = 8, n_group: int = 8, topk_group: int = 4) -> Model:
+    """A DeepSeek-V3-shaped model."""
+    return Model(
+        name="m",
+        architecture="DeepseekV3ForCausalLM",
+        model_type="deepseek_v3",
+        hidden_size=7168,
+        num_layers=61,
+        first_k_dense=3,
+        intermediate_size=18432,
+        moe_intermediate_size=2048,
+        n_routed_experts=n_routed,
+        n_shared_experts=1,
+        top_k=top_k,
+        n_group=n_group,
+        topk_group=topk_group,
+        routed_scaling_factor=2.5,
+        scoring="sigmoid",
+        norm_topk_prob=True,
+        vocab_size=129280,
+        attention=Attention("mla", 128),
+    )
+
+
+SPECS = [
+    RoutingSpec(),
+    RoutingSpec("power_law", alpha=0.8, seed=3),
+    RoutingSpec("power_law", alpha=1.2, seed=3, redundant_experts=32, eplb=True),
+    RoutingSpec("histogram", histogram=tuple(range(1, 257)), redundant_experts=16),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: f"{s.distribution}-{s.alpha}")
+def test_rows_hold_distinct_valid_experts_within_the_group_limit(spec: RoutingSpec) -> None:
+    routing = route(spec, [300, 0, 17, 300, 5, 5, 5, 300], moe())
+    placement = trivial_placement(256, spec.redundant_experts) if not spec.eplb else None
+    for rows in routing.ids:
+        assert rows.dtype == np.int32 and rows.shape[1] == 8
+        assert ((rows >= 0) & (rows < routing.num_physical)).all()
+        if placement is not None:
+            logical = placement[rows]
+            for row in logical:
+                assert len(set(row.tolist())) == 8
+                assert len({e // 32 for e in row.tolist()}) <= 4
+
+
+def test_same_seed_same_ids_and_another_seed_others() -> None:
+    spec = RoutingSpec("power_law", alpha=0.8, seed=1)
+    first, again = (route(spec, [64] * 4, moe()) for _ in range(2))
+    other = route(RoutingSpec("power_law", alpha=0.8, seed=2), [64] * 4, moe())
+    assert all((a == b).all() for a, b in zip(first.ids, again.ids, strict=True))
+    assert any((a != b).any() for a, b in zip(first.ids, other.ids, strict=True))
+
+
+def test_counts_equal_plain_loops() -> None:
+    routing = route(RoutingSpec("power_law", alpha=1.2), [40, 7, 0, 23], moe())
+    ids = [rows.copy() for rows in routing.ids]
+    ids[0][5:9] = -1
+    ids[3][::4, 2] = -1
+    routing = Routing(tuple(ids), 256, 4)
+    copies = np.zeros((4, 4), dtype=int)
+    distinct = np.zeros((4, 4), dtype=int)
+    nodes = np.zeros((4, 2), dtype=int)
+    experts = np.zeros(256, dtype=int)
+    for source, rows in enumerate(ids):
+        for row in rows.tolist():
+            valid = [e for e in row if e >= 0]
+            for e in valid:
+                copies[source, e // 64] += 1
+                experts[e] += 1
+            for rank in {e // 64 for e in valid}:
+                distinct[source, rank] += 1
+            for node in {e // 128 for e in valid}:
+                nodes[source, node] += 1
+    assert (routing.rank_copies() == copies).all()
+    assert (routing.distinct_tokens() == distinct).all()
+    assert (routing.node_tokens(2) == nodes).all()
+    assert (routing.expert_tokens() == experts).all()
+    padded = [sum(-(-int(c) // 128) * 128 for c in experts[r * 64 : r * 64 + 64]) for r in range(4)]
+    assert routing.padded_rows(128).tolist() == padded
+    assert routing.expected_m(40) == (40 * 4 * 8 + 256) // 256
+
+
+def test_distinct_ranks_per_token_follow_the_group_limit() -> None:
+    """Without a limit 8 draws of 256 meet 8 (1 - C(224,8)/C(256,8)) = 5.30 of 8 ranks; with 4 of 8
+    groups, one per rank, never more than 4."""
+    free = route(RoutingSpec(grouped=False), [4096] * 8, moe())
+    limited = route(RoutingSpec(), [4096] * 8, moe())
+    tokens = 8 * 4096
+    assert free.distinct_tokens().sum() / tokens == pytest.approx(5.30, abs=0.02)
+    assert 3.4 < limited.distinct_tokens().sum() / tokens <= 4
+
+
+@pytest.mark.parametrize(("ep_size", "low", "high"), [(8, 1.4, 1.9), (32, 1.9, 4.5)])
+def test_power_law_imbalance_matches_the_public_tables(
+    ep_size: int, low: float, high: float
+) -> None:
+    """Busiest rank over uniform at alpha 0.8 and 1.2 in the prefill rows of the public tables."""
+    for alpha, published in ((0.8, low), (1.2, high)):
+        ours = np.mean(
+            [
+                route(
+                    RoutingSpec("power_law", alpha, seed, grouped=False), [1024] * ep_size, moe()
+                ).imbalance()
+                for seed in range(12)
+            ]
+        )
+        assert ours == pytest.approx(published, rel=0.2)
+
+
+def test_alpha_zero_is_uniform() -> None:
+    popularity = power_law_popularity(16, 0.0, 1000, np.random.default_rng(0))
+    assert (popularity == 1 / 16).all()
+
+
+def test_draws_follow_popularity() -> None:
+    popularity = np.array([0.0, 0.5, 0.25, 0.0, 0.25, 0.0])
+    ids = draw_topk(popularity, 40_000, 1, np.random.default_rng(5))
+    shares = np.bincount(ids[:, 0], minlength=6) / 40_000
+    assert shares == pytest.approx(popularity, abs=0.01)
+    assert shares[popularity == 0].sum() == 0
+
+
+def test_almost_all_weight_on_one_expert_still_draws_distinct_experts() -> None:
+    popularity = np.array([1.0, 1e-12, 1e-12, 1e-12])
+    ids = draw_topk(popularity, 500, 3, np.random.default_rng(0))
+    assert all(len(set(row)) == 3 for row in ids.tolist())
+
+
+def test_eplb_levels_a_skewed_load() -> None:
+    before = route(RoutingSpec("power_law", 1.2, 0), [512] * 16, moe())
+    after = route(
+        RoutingSpec("power_law", 1.2, 0, redundant_experts=32, eplb=True), [512] * 16, moe()
+    )
+    assert before.imbalance() > 1.5
+    assert after.imbalance() < 1.15
+
+
+def test_eplb_places_every_expert_and_fills_ranks_evenly() -> None:
+    popularity = power_law_popularity(64, 1.2, 10_000, np.random.default_rng(1))
+    placement = eplb_placement(popularity, 8, 8)
+    assert len(placement) == 72 and set(placement.tolist()) == set(range(64))
+    hottest = int(np.argmax(popularity))
+    assert (placement == hottest).sum() > 1
+    assert all(len(set(rank)) == 9 for rank in placement.reshape(8, 9).tolist())
+
+
+def test_a_source_prefers_its_own_replica() -> None:
+    placement = np.array([0, 1, 2, 0], dtype=np.int32)
+    table = replica_table(placement, 3, 2)
+    assert table.tolist() == [[0, 1, 2], [3, 1, 2]]
+
+
+def test_slices_of_a_batch_add_up() -> None:
+    whole = route(RoutingSpec("power_law", 0.8), [33] * 4, moe())
+    a = whole.slice([0] * 4, [16] * 4)
+    b = whole.slice([16] * 4, [33] * 4)
+    assert (a.rank_copies() + b.rank_copies() == whole.rank_copies()).all()
+    assert a.tokens == (16,) * 4
+
+
+def test_shared_slot_adds_one_loopback_copy_per_valid_token() -> None:
+    plain = route(RoutingSpec("power_law", 0.8), [33] * 4, moe())
+    rows = plain.ids[1].copy()
+    rows[-3:] = -1
+    plain = Routing((plain.ids[0], rows, *plain.ids[2:]), 256, 4)
+    fused = plain.with_shared_slot()
+    assert fused.num_physical == 260 and fused.experts_per_rank == 65 and fused.top_k == 9
+    extra = fused.rank_copies() - plain.rank_copies()
+    assert extra.tolist() == np.diag([33, 30, 33, 33]).tolist()
+    assert fused.local_expert_tokens()[:, 64].tolist() == [33, 30, 33, 33]
+    assert (fused.local_expert_tokens()[:, :64] == plain.local_expert_tokens()).all()
+
+
+def test_shared_slot_goes_where_it_is_told() -> None:
+    plain = route(RoutingSpec(), [4, 4], moe())
+    fused = plain.with_shared_slot([np.array([1, 0, 1, 1]), np.array([0, 0, 0, 1])])
+    assert fused.local_expert_tokens()[:, 128].tolist() == [4, 4]
+
+
+def test_recorded_ids_are_dealt_to_ranks_in_order(tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).permuted(np.tile(np.arange(16), (10, 1)), axis=1)[:, :2]
+    np.save(tmp_path / "ids.npy", ids)
+    spec = RoutingSpec("file", path=str(tmp_path / "ids.npy"))
+    routing = route(spec, [3, 5], moe(16, 2, 1, 1))
+    assert routing.ids[0].tolist() == ids[:3].tolist()
+    assert routing.ids[1].tolist() == ids[3:8].tolist()
+
+
+def test_what_does_not_fit_is_refused_with_its_key(tmp_path: Path) -> None:
+    np.save(tmp_path / "bad.npy", np.full((9, 8), 256))
+    cases = [
+        (RoutingSpec("histogram", histogram=(1.0,)), "routing: histogram"),
+        (RoutingSpec("power_law", alpha=-1), "routing: alpha"),
+        (RoutingSpec(redundant_experts=1), "routing: redundant_experts"),
+        (RoutingSpec("file", path=str(tmp_path / "none.npy")), "routing.path"),
+        (RoutingSpec("file", path=str(tmp_path / "bad.npy")), "ids from -1 to 255"),
+        (RoutingSpec("histogram", histogram=(1.0,) * 7 + (0.0,) * 249), "top_k 8"),
+    ]
+    for spec, message in cases:
+        with pytest.raises(ValueError, match=message):
+            route(spec, [1, 1], moe())
