@@ -1,0 +1,262 @@
+"""The reference kernel set: plain torch on the CPU, streams emulated in any legal order.
+
+What a kernel computes is looked up by its kernel name (the tail of the op's name) in a table of
+plain functions; `executor.arithmetic` has the table for the layers that `models.layer` lists.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from executor.emulator import Emulator, Order
+from executor.kernel_set import MissingKernel, PeerLost
+from executor.transport import Message, Transport
+from schedules.program import Exchange, Op, Program, RegionKind
+from schedules.timeline import Span
+
+
+class Poison:
+    """What an unwritten buffer holds. Whatever is computed from it is poison as well."""
+
+    def __repr__(self) -> str:
+        return "POISON"
+
+
+POISON = Poison()
+
+
+@dataclass
+class Call:
+    """One kernel's view of the run: its op, its rank's buffers, and what the host knew at launch.
+
+    `state` is what the set was built with (weights, inputs, routing): the table's own business.
+    """
+
+    op: Op
+    rank: int
+    buffers: dict[str, Any]
+    state: Any
+    exchange: Exchange | None = None
+    host: dict[str, Any] = field(default_factory=dict)
+
+    def read(self, name: str) -> Any:
+        """The buffer's content, POISON when nothing has written it."""
+        return self.buffers.get(name, POISON)
+
+    def write(self, name: str, value: Any) -> None:
+        """Fill a buffer."""
+        self.buffers[name] = value
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A plain function, run when the kernel starts."""
+
+    compute: Callable[[Call], None]
+
+
+@dataclass(frozen=True)
+class ExchangeKernel:
+    """A kernel that sends, receives or both. `outgoing(call, dst)` is the message to one position of
+    the exchange's ranks, `incoming(call, {src: message})` takes what came. `at_launch` reads on the
+    host, when the kernel is launched, what its launch needs (a receive count)."""
+
+    outgoing: Callable[[Call, int], Message] | None = None
+    incoming: Callable[[Call, dict[int, Message]], None] | None = None
+    at_launch: Callable[[Call], None] | None = None
+    channel: str = ""
+
+
+Table = Mapping[str, Kernel | ExchangeKernel]
+
+
+def kernel_name(op: Op) -> str:
+    """The op's name without its layer and child: `gemm1` for `L3.b.gemm1`."""
+    parts = op.name.split(".")
+    if parts[0].startswith("L") and parts[0][1:].isdigit():
+        parts = parts[1:]
+    if op.child and parts[0] == op.child:
+        parts = parts[1:]
+    return ".".join(parts)
+
+
+@dataclass
+class _ComputeTask:
+    call: Call
+    kernel: Kernel
+
+    @property
+    def name(self) -> str:
+        return self.call.op.name
+
+    def start(self) -> None:
+        inputs = [self.call.read(name) for name in self.call.op.reads]
+        if any(value is POISON for value in inputs):
+            for name in self.call.op.writes:
+                self.call.write(name, POISON)
+        else:
+            self.kernel.compute(self.call)
+
+    def done(self) -> bool:
+        return True
+
+
+@dataclass
+class _ExchangeTask:
+    call: Call
+    kernel: ExchangeKernel
+    transport: Transport
+    _came: dict[int, Message] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.call.op.name
+
+    @property
+    def _peers(self) -> tuple[int, ...]:
+        assert self.call.exchange is not None
+        return self.call.exchange.ranks
+
+    @property
+    def _key(self) -> str:
+        assert self.call.exchange is not None
+        return f"{self.call.exchange.name}/{self.kernel.channel}"
+
+    def start(self) -> None:
+        if self.kernel.outgoing is None:
+            return
+        poisoned = any(self.call.read(name) is POISON for name in self.call.op.reads)
+        for position, peer in enumerate(self._peers):
+            message = () if poisoned else self.kernel.outgoing(self.call, position)
+            self.transport.post(self._key, peer, message)
+
+    def done(self) -> bool:
+        if self.kernel.incoming is None:
+            return True
+        for position, peer in enumerate(self._peers):
+            if position not in self._came:
+                message = self.transport.take(self._key, peer)
+                if message is None:
+                    return False
+                self._came[position] = message
+        if any(not message for message in self._came.values()):
+            for name in self.call.op.writes:
+                self.call.write(name, POISON)
+        else:
+            self.kernel.incoming(self.call, self._came)
+        return True
+
+
+class Reference:
+    """Runs a program on the CPU; see the module docstring and `executor.emulator`.
+
+    `buffers` holds every buffer after the run. Spans are in kernels started, not in time. A peer
+    that sends nothing for `timeout_s` ends the run with PeerLost.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        transport: Transport,
+        state: Any = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        order: Order = "host",
+        seed: int = 0,
+        delayed: Collection[str] = (),
+        timeout_s: float = 15.0,
+    ) -> None:
+        self._table = table
+        self._transport = transport
+        self._state = state
+        self._timeout_s = timeout_s
+        self._device = Emulator(self._idle, order, seed, delayed)
+        self._rank = 0
+        self._ops: dict[str, Op] = {}
+        self._exchanges: dict[str, Exchange] = {}
+        self.buffers: dict[str, Any] = dict(inputs or {})
+
+    @property
+    def machine(self) -> str:
+        """The CPU, emulating streams."""
+        return "reference (cpu)"
+
+    @property
+    def clock_error_ns(self) -> int:
+        """Kernels are counted, not timed."""
+        return 0
+
+    def prepare(self, program: Program, rank: int) -> None:
+        """Every op needs an entry in the table."""
+        self._rank = rank
+        self._exchanges = {exchange.name: exchange for exchange in program.exchanges}
+        for op in program.launches(rank):
+            if kernel_name(op) not in self._table:
+                raise MissingKernel(
+                    f"rank {rank}: the reference set has no kernel {kernel_name(op)!r} "
+                    f"(op {op.name}); it has: {', '.join(sorted(self._table))}"
+                )
+
+    def launch(self, op: Op) -> None:
+        """Queue the op; an exchange reads now what its launch needs from the host."""
+        self._ops[op.name] = op
+        kernel = self._table[kernel_name(op)]
+        exchange = self._exchanges[op.exchange] if op.exchange else None
+        call = Call(op, self._rank, self.buffers, self._state, exchange)
+        if isinstance(kernel, Kernel):
+            self._device.launch(op.stream, _ComputeTask(call, kernel))
+            return
+        if kernel.at_launch is not None:
+            kernel.at_launch(call)
+        self._device.launch(op.stream, _ExchangeTask(call, kernel, self._transport))
+
+    def record(self, event: str, stream: str) -> None:
+        """Queue a record."""
+        self._device.record(event, stream)
+
+    def wait(self, event: str, stream: str) -> None:
+        """Queue a wait."""
+        self._device.wait(event, stream)
+
+    def host_wait(self, event: str) -> None:
+        """Run the device until the event is complete."""
+        self._device.host_wait(event)
+
+    def host_work(self, kind: str) -> None:
+        """Nothing to do on the host."""
+
+    def begin(self, kind: RegionKind, name: str) -> None:
+        """Steps inside a region are taken one by one."""
+
+    def end(self, kind: RegionKind, name: str) -> None:
+        """See `begin`."""
+
+    def finish(self) -> tuple[Span, ...]:
+        """Run to the end; one span for each op, in kernels started."""
+        self._device.drain()
+        return tuple(
+            Span(
+                op=name,
+                rank=self._rank,
+                lane=self._ops[name].stream,
+                ready_ns=start,
+                start_ns=start,
+                end_ns=max(end, start + 1),
+                kind=self._ops[name].work.kind,
+                layer=self._ops[name].layer,
+                child=self._ops[name].child,
+            )
+            for name, start, end in self._device.ended
+        )
+
+    def _idle(self, waiting: str) -> None:
+        began = time.monotonic()
+        if not self._transport.wait(self._timeout_s):
+            exchange = self._ops[waiting].exchange if waiting in self._ops else None
+            raise PeerLost(
+                f"rank {self._rank}: op {waiting} of exchange {exchange} got nothing from its "
+                f"peers for {time.monotonic() - began:.1f} s"
+            )
