@@ -1,0 +1,138 @@
+// The bar above the timelines, and the start of the page.
+
+function parseRanks(text) {
+  const out = [];
+  for (const part of text.split(",").map((p) => p.trim()).filter(Boolean)) {
+    const [low, high] = part.split("-").map(Number);
+    for (let r = low; r <= (high === undefined ? low : high) && out.length < 512; r++) out.push(r);
+  }
+  return out.every(Number.isInteger) ? out : [];
+}
+
+function setTheme(view, theme) {
+  view.theme = theme;
+  document.documentElement.dataset.theme = theme;
+  document.getElementById("theme").textContent = theme === "dark" ? "Light" : "Dark";
+  drawLegend(view);
+  drawCharts(view);
+  view.draw();
+}
+
+function drawLegend(view) {
+  const legend = document.getElementById("legend");
+  if (!legend) return;
+  const used = new Set(view.sections.flatMap((s) => [...new Set(s.data.c.family)]));
+  const dark = view.theme === "dark";
+  const items = view.families.filter((_, k) => used.has(k)).map((family) => {
+    const swatch = element("i");
+    swatch.style.background = familyColour(family, 1, dark);
+    return element("span", {}, swatch, family.title);
+  });
+  if (view.sections.some((s) => s.data.c.child.includes(2))) {
+    items.push(element("span", {}, element("i", { className: "child-a" }), "child a"), element("span", {}, element("i", { className: "child-b" }), "child b"));
+  }
+  items.push(element("span", {}, element("i", { className: "critical" }), "critical path"));
+  legend.replaceChildren(...items);
+}
+
+function fillLayers(view) {
+  const select = document.getElementById("layer");
+  select.append(element("option", { value: "", textContent: "whole step" }));
+  for (const layer of view.layers) select.append(element("option", { value: String(layer), textContent: `layer ${layer}` }));
+  select.value = view.layer === null ? "" : String(view.layer);
+  const change = (value) => { select.value = value; view.showLayer(value === "" ? null : Number(value)); };
+  select.addEventListener("change", () => change(select.value));
+  const step = (by) => {
+    const k = view.layers.indexOf(view.layer) + by;
+    if (k >= 0 && k < view.layers.length) change(String(view.layers[k]));
+  };
+  document.getElementById("layer-back").addEventListener("click", () => step(-1));
+  document.getElementById("layer-next").addEventListener("click", () => step(1));
+}
+
+// Matches of the search, schedule by schedule and in time; Enter goes to the next, Shift+Enter back.
+function listenSearch(view) {
+  const input = document.getElementById("search");
+  const count = document.getElementById("found");
+  let hits = [];
+  let at = -1;
+  const find = () => {
+    view.query = input.value;
+    hits = [];
+    at = -1;
+    for (const section of view.sections) {
+      section.data.match(view.query);
+      if (!view.query.trim()) continue;
+      for (const rank of view.ranksOf(section.data)) {
+        for (const rows of section.data.rows.get(rank).values()) for (const row of rows) for (const i of row) if (section.data.matches(i)) hits.push([section, i]);
+      }
+    }
+    count.textContent = view.query.trim() ? `${hits.length} found` : "";
+    view.draw();
+  };
+  input.addEventListener("input", find);
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") { input.value = ""; find(); }
+    if (event.key !== "Enter" || !hits.length) return;
+    if (at < 0) at = Math.max(0, hits.findIndex(([s, i]) => s.data.c.start[i] - s.offset >= view.window.from));
+    else at = (at + (event.shiftKey ? hits.length - 1 : 1)) % hits.length;
+    count.textContent = `${at + 1} of ${hits.length}`;
+    view.reveal(...hits[at]);
+  });
+}
+
+function listenControls(view) {
+  fillLayers(view);
+  listenSearch(view);
+  const ranks = document.getElementById("ranks");
+  const all = [...new Set(view.sections.flatMap((s) => s.data.ranks))].sort((a, b) => a - b);
+  ranks.placeholder = `${view.ranksOf(view.sections[0].data).join(", ")} of ${all[0]}–${all[all.length - 1]}`;
+  ranks.addEventListener("change", () => { view.chosenRanks = ranks.value.trim() === "all" ? all : parseRanks(ranks.value); view.draw(); });
+  document.getElementById("zoom-in").addEventListener("click", () => view.zoomBy(0.6));
+  document.getElementById("zoom-out").addEventListener("click", () => view.zoomBy(1 / 0.6));
+  document.getElementById("zoom-reset").addEventListener("click", () => view.resetZoom());
+  for (const name of ["counters", "critical"]) {
+    const node = document.getElementById(name);
+    node.addEventListener("change", () => { view[name] = node.checked; view.draw(); });
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "/" && event.target.tagName !== "INPUT") { event.preventDefault(); document.getElementById("search").focus(); }
+    if (event.key === "Escape" && event.target.tagName !== "INPUT") view.select(null, -1);
+  });
+}
+
+// Charts that the page's maker put into `charts`: Plotly figures whose colours name page colours.
+function drawCharts(view) {
+  for (const { id, traces, layout } of embedded("charts") || []) {
+    const dark = view.theme === "dark";
+    const colour = (name) => { const f = view.families.find((one) => one.name === name); return f ? familyColour(f, 1, dark) : name; };
+    const painted = traces.map((t) => ({ ...t, marker: { ...t.marker, color: colour(t.marker.color) } }));
+    const axis = { gridcolor: css("--grid"), zerolinecolor: css("--rule"), automargin: true, fixedrange: true };
+    Plotly.react(id, painted, { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"), font: { family: "system-ui, sans-serif", size: 12, color: css("--ink") },
+      xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis } }, { displayModeBar: false, responsive: true });
+  }
+}
+
+function start() {
+  const view = new View();
+  document.getElementById("theme").addEventListener("click", () => setTheme(view, view.theme === "dark" ? "light" : "dark"));
+  document.getElementById("theme").textContent = view.theme === "dark" ? "Light" : "Dark";
+  drawCharts(view);
+  if (!view.sections.length) { document.body.dataset.ready = "yes"; return; }
+  listenControls(view);
+  drawLegend(view);
+  const watch = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      const section = view.sections.find((s) => s.node === entry.target);
+      const was = section.near;
+      section.near = entry.isIntersecting;
+      if (section.near && !was) section.draw();
+    }
+    document.body.dataset.ready = "yes";
+  }, { rootMargin: "300px" });
+  for (const section of view.sections) watch.observe(section.node);
+  addEventListener("resize", () => view.draw());
+  addEventListener("beforeprint", () => { for (const section of view.sections) section.near = true; view.draw(); });
+}
+
+start();

@@ -1,0 +1,279 @@
+// One timeline as a Plotly figure of the visible window: one filled trace per family, child and
+// emphasis, so that a redraw costs a handful of paths however many spans there are.
+
+const ROW_PX = 22;
+const COUNTER_PX = 58;
+const MARGIN = { l: 118, r: 18, t: 22, b: 34 };
+const COUNTER_GROUPS = [
+  { title: "SMs", unit: "", names: [["sms_resident", "resident"], ["sms_spinning", "spinning"]] },
+  { title: "HBM", unit: "GB/s", names: [["hbm_gbps", "HBM"]] },
+  { title: "links", unit: "GB/s", names: [["nvlink_gbps", "NVLink"], ["nic_gbps", "NIC"]] },
+];
+const COUNTER_FAMILY = { sms_resident: "gemm", sms_spinning: "combine", hbm_gbps: "grouped", nvlink_gbps: "notify", nic_gbps: "attention" };
+
+function css(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+
+function mix(hex, other, share) {
+  const parts = (h) => [1, 3, 5].map((k) => parseInt(h.slice(k, k + 2), 16));
+  const [a, b] = [parts(hex), parts(other)];
+  return "#" + a.map((v, k) => Math.round(v + (b[k] - v) * share).toString(16).padStart(2, "0")).join("");
+}
+
+function luminance(hex) {
+  const [r, g, b] = [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16) / 255);
+  return 0.299 * r + 0.587 * g + 0.114 * b;
+}
+
+function familyColour(family, child, dark) {
+  const base = dark ? family.dark : family.light;
+  return child === 2 ? mix(base, dark ? "#11161d" : "#ffffff", 0.42) : base;
+}
+
+// Spans of one row inside [from, to]; those narrower than a pixel share it, the longest one shows.
+function visibleSpans(data, row, from, to, nsPerPx) {
+  const out = [];
+  const { start, end } = data.c;
+  let pixel = null;
+  for (let k = firstEndingAfter(data, row, from); k < row.length && start[row[k]] < to; k++) {
+    const i = row[k];
+    if (end[i] - start[i] >= nsPerPx) { pixel = null; out.push({ i, from: start[i], to: end[i] }); continue; }
+    if (pixel && start[i] < pixel.from + nsPerPx) {
+      if (end[i] - start[i] > end[pixel.i] - start[pixel.i]) pixel.i = i;
+      pixel.to = Math.max(pixel.to, end[i]);
+      continue;
+    }
+    pixel = { i, from: start[i], to: Math.max(end[i], start[i] + nsPerPx) };
+    out.push(pixel);
+  }
+  return out;
+}
+
+function box(trace, x0, x1, y, inset) {
+  trace.x.push(x0, x1, x1, x0, x0, null);
+  trace.y.push(y + inset, y + inset, y + 1 - inset, y + 1 - inset, y + inset, null);
+}
+
+function outline(colour, width, dash) {
+  return { type: "scatter", mode: "lines", x: [], y: [], hoverinfo: "skip", showlegend: false, cliponaxis: true,
+    line: { color: colour, width, dash: dash || "solid", simplify: false } };
+}
+
+function shortName(data, i) {
+  const parts = data.opName(i).split(".");
+  const tail = parts.filter((p, k) => !(k === 0 && /^[LD]?\d+$/.test(p)) && !(k <= 1 && /^[ab]$/.test(p)));
+  return (tail.length ? tail : parts).join(".");
+}
+
+class Figure {
+  constructor(view, data, rows) {
+    Object.assign(this, { view, data, rows });
+    this.dark = view.theme === "dark";
+    this.unit = view.unit();
+    this.rowOf = new Map();
+  }
+
+  x(ns) { return (ns - this.offset) / this.unit.ns; }
+
+  build(offset, from, to, widthPx, marks) {
+    this.offset = offset;
+    this.nsPerPx = (to - from) / Math.max(1, widthPx);
+    this.range = [from / this.unit.ns, to / this.unit.ns];
+    this.from = from + offset;
+    this.to = to + offset;
+    const traces = [...this.spanTraces(), ...this.markTraces(marks), ...this.counterTraces()];
+    return { traces, layout: this.layout(marks) };
+  }
+
+  spanTraces() {
+    const fills = new Map();
+    const labels = { dark: this.labelTrace("#14181d"), light: this.labelTrace("#ffffff") };
+    this.critical = outline(css("--ink"), 2);
+    this.under = outline(css("--ink"), 2.5);
+    this.rows.forEach((row, y) => {
+      for (const shown of visibleSpans(this.data, row.spans, this.from, this.to, this.nsPerPx)) {
+        this.span(fills, labels, shown, y);
+      }
+    });
+    const extra = this.view.critical ? [this.critical, this.under] : [];
+    return [...[...fills.entries()].sort((a, b) => (a[0] < b[0] ? -1 : 1)).map((e) => e[1]), ...extra, labels.dark, labels.light];
+  }
+
+  span(fills, labels, { i, from, to }, y) {
+    const c = this.data.c;
+    const dim = !this.data.matches(i);
+    const key = `${c.family[i]}-${c.child[i] === 2 ? 2 : 1}-${dim ? 0 : 1}`;
+    if (!fills.has(key)) fills.set(key, this.fillTrace(c.family[i], c.child[i], dim));
+    const x0 = this.x(Math.max(from, this.from));
+    const x1 = this.x(Math.min(to, this.to));
+    box(fills.get(key), x0, x1, y, 0.08);
+    const px = (Math.min(to, this.to) - Math.max(from, this.from)) / this.nsPerPx;
+    if (this.data.critical[i]) {
+      if (px > 4) box(this.critical, x0, x1, y, 0.08);
+      else { this.under.x.push(x0, x1, null); this.under.y.push(y + 0.95, y + 0.95, null); }
+    }
+    const text = shortName(this.data, i);
+    if (px < text.length * 6.1 + 6 || dim) return;
+    const colour = familyColour(this.view.families[c.family[i]], c.child[i], this.dark);
+    const trace = labels[luminance(colour) > 0.5 ? "dark" : "light"];
+    trace.x.push((x0 + x1) / 2);
+    trace.y.push(y + 0.5);
+    trace.text.push(text);
+  }
+
+  fillTrace(familyIndex, child, dim) {
+    const family = this.view.families[familyIndex];
+    const colour = familyColour(family, child, this.dark);
+    const trace = { ...outline(mix(colour, this.dark ? "#ffffff" : "#000000", 0.25), 0.6), fill: "toself", fillcolor: colour, name: family.title };
+    if (child === 2) {
+      trace.fillpattern = { shape: "/", size: 6, solidity: 0.12, bgcolor: colour, fgcolor: mix(colour, "#000000", 0.55) };
+    }
+    if (dim) Object.assign(trace, { opacity: 0.14 });
+    return trace;
+  }
+
+  labelTrace(colour) {
+    return { type: "scatter", mode: "text", x: [], y: [], text: [], hoverinfo: "skip", showlegend: false,
+      textfont: { size: 11, color: colour, family: "system-ui, sans-serif" } };
+  }
+
+  // The selected span, what it waited for, and what waited for it.
+  markTraces(marks) {
+    if (!marks) return [];
+    const parts = [["self", css("--select"), 3], ["causes", css("--cause"), 2.5], ["waiters", css("--waiter"), 2.5]];
+    const traces = [];
+    for (const [key, colour, width] of parts) {
+      const boxes = outline(colour, width);
+      const links = outline(colour, 1.2, "dot");
+      for (const i of marks[key]) this.mark(boxes, links, i, key, marks.self[0]);
+      traces.push(links, boxes);
+    }
+    return traces;
+  }
+
+  mark(boxes, links, i, key, self) {
+    const y = this.rowIndex(i);
+    if (y < 0) return;
+    const c = this.data.c;
+    const edge = (ns) => Math.min(Math.max(ns, this.from), this.to);
+    if (c.end[i] > this.from && c.start[i] < this.to) box(boxes, this.x(edge(c.start[i])), this.x(edge(c.end[i])), y, 0.04);
+    const ys = this.rowIndex(self);
+    if (key === "self" || ys < 0) return;
+    const [a, b] = key === "causes" ? [i, self] : [self, i];
+    const [ya, yb] = key === "causes" ? [y, ys] : [ys, y];
+    links.x.push(this.x(c.end[a]), this.x(c.start[b]), null);
+    links.y.push(ya + 0.5, yb + 0.5, null);
+  }
+
+  rowIndex(i) {
+    const c = this.data.c;
+    return this.rows.findIndex((r) => r.rank === c.rank[i] && r.lane === c.lanes[c.lane[i]] && r.spans.includes(i));
+  }
+
+  counterGroups() {
+    if (!this.view.counters) return [];
+    const rank = this.view.counterRank(this.data);
+    const counters = this.data.c.counters.filter((one) => one.rank === rank);
+    return COUNTER_GROUPS.map((g) => ({ ...g, series: g.names.map(([n, t]) => [counters.find((one) => one.name === n), t]).filter((s) => s[0]) }))
+      .filter((g) => g.series.some(([s]) => s.v.some((v) => v > 0)));
+  }
+
+  counterTraces() {
+    return this.counterGroups().flatMap((group, k) => group.series.map(([series, title]) => {
+      const family = this.view.families.find((f) => f.name === COUNTER_FAMILY[series.name]);
+      const colour = this.dark ? family.dark : family.light;
+      return { type: "scatter", mode: "lines", name: title, yaxis: `y${k + 2}`, hoverinfo: "skip", showlegend: false,
+        line: { color: colour, width: 1.4, shape: "hv", simplify: false }, fill: "tozeroy", fillcolor: colour + "38",
+        ...this.steps(series) };
+    }));
+  }
+
+  // The step function inside the window; more points than pixels become time-weighted means per pixel.
+  steps({ t, v }) {
+    let k = 0;
+    for (let step = 1 << 20; step; step >>= 1) if (k + step < t.length && t[k + step] <= this.from) k += step;
+    const x = [];
+    const y = [];
+    let last = k;
+    while (last < t.length && t[last] < this.to) last++;
+    if (last - k < 1500) {
+      for (; k < last; k++) { x.push(this.x(Math.max(t[k], this.from))); y.push(v[k]); }
+    } else {
+      for (let at = this.from; at < this.to; at += this.nsPerPx) {
+        let sum = 0;
+        const stop = at + this.nsPerPx;
+        for (let now = at; now < stop;) {
+          const next = k + 1 < last ? Math.min(t[k + 1], stop) : stop;
+          sum += v[k] * (next - now);
+          now = next;
+          if (k + 1 < last && t[k + 1] <= stop && now < stop) k++;
+          else break;
+        }
+        while (k + 1 < last && t[k + 1] <= stop) k++;
+        x.push(this.x(at));
+        y.push(sum / this.nsPerPx);
+      }
+    }
+    if (y.length) { x.push(this.x(this.to)); y.push(y[y.length - 1]); }
+    return { x, y };
+  }
+
+  layout(marks) {
+    const groups = this.counterGroups();
+    const lanesPx = Math.max(1, this.rows.length) * ROW_PX;
+    const inner = lanesPx + groups.length * COUNTER_PX;
+    const ink = css("--ink");
+    const grid = css("--grid");
+    const muted = css("--muted");
+    const axis = { fixedrange: true, zeroline: false, tickfont: { size: 11, color: muted }, automargin: false };
+    const layout = {
+      height: inner + MARGIN.t + MARGIN.b, margin: MARGIN, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"),
+      font: { family: "system-ui, sans-serif", size: 12, color: ink }, showlegend: false, hovermode: false, dragmode: "zoom",
+      xaxis: { range: this.range, gridcolor: grid, zeroline: false, tickfont: { size: 11, color: muted }, nticks: 14,
+        ticksuffix: ` ${this.unit.name}`, showticksuffix: "all", anchor: "free", position: 0, separatethousands: true, minallowed: undefined },
+      yaxis: { ...axis, domain: [1 - lanesPx / inner, 1], range: [this.rows.length, 0], showgrid: false, tickmode: "array",
+        tickvals: this.rows.map((_, y) => y + 0.5), ticktext: this.rows.map((r) => this.rowTitle(r)) },
+      shapes: this.shapes(), annotations: this.annotations(groups, inner),
+    };
+    groups.forEach((group, k) => {
+      const top = lanesPx + k * COUNTER_PX + 8;
+      const peak = Math.max(...group.series.map(([s]) => s.v.reduce((a, b) => Math.max(a, b), 0)));
+      layout[`yaxis${k + 2}`] = { ...axis, domain: [1 - (lanesPx + (k + 1) * COUNTER_PX) / inner, 1 - top / inner],
+        range: [0, peak * 1.06], tickvals: [0, peak], ticktext: ["0", peak.toLocaleString("en", { maximumFractionDigits: 0 })], gridcolor: grid };
+    });
+    return layout;
+  }
+
+  rowTitle(row) {
+    const lane = row.sub ? "" : row.lane;
+    return row.first ? `<b>rank ${row.rank}</b>  ${lane}` : lane;
+  }
+
+  shapes() {
+    const out = [];
+    this.rows.forEach((row, y) => {
+      if (row.first && y) out.push(this.line({ x0: 0, x1: 1, xref: "paper", y0: y, y1: y }, "solid"));
+    });
+    for (const at of this.view.layerMarks(this.data)) {
+      out.push(this.line({ x0: this.x(at), x1: this.x(at), y0: 0, y1: 1, yref: "paper" }, "dash"));
+    }
+    return out;
+  }
+
+  line(place, dash) {
+    return { type: "line", layer: "above", line: { color: css("--rule"), width: 1, dash }, ...place };
+  }
+
+  annotations(groups, inner) {
+    const text = { showarrow: false, font: { size: 11, color: css("--muted") }, xanchor: "right", yanchor: "middle", xref: "paper", yref: "paper" };
+    const lanesPx = this.rows.length * ROW_PX;
+    const rank = this.view.counterRank(this.data);
+    const out = groups.map((g, k) => ({ ...text, x: 0, xshift: -34, y: 1 - (lanesPx + (k + 0.57) * COUNTER_PX) / inner,
+      text: `${g.title}${k ? "" : `, rank ${rank}`}${g.unit ? `<br>${g.unit}` : ""}`, align: "right" }));
+    const [first, next] = this.view.layerMarks(this.data);
+    if (next !== undefined) {
+      out.push({ ...text, xref: "x", x: this.x((first + next) / 2), xanchor: "center", y: 1, yanchor: "bottom", font: { size: 11, color: css("--ink") },
+        text: `← one layer: ${micro(next - first)} →` });
+    }
+    return out;
+  }
+}

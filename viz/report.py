@@ -1,0 +1,208 @@
+"""The report of `compare`: verdict, figures, timelines, limits, in one HTML file that opens offline."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from schedules.timeline import Timeline
+from viz.columns import timeline_columns
+from viz.figures import COLUMNS, gain_words, micro
+from viz.page import Page, timelines_html, write_page
+from viz.palette import FAMILIES, family_name
+
+Document = Mapping[str, Any]
+
+
+def write_report(path: Path | str, document: Document, timelines: Mapping[str, Timeline]) -> None:
+    """Write the report of a `compare` document (DESIGN section 7) and of the timelines by schedule name.
+
+    Schedules without a timeline (refused ones) appear in the table only. OSError when the file
+    cannot be written; an existing file is replaced whole or left alone.
+    """
+    write_page(Path(path), report_page(document, timelines))
+
+
+def report_page(document: Document, timelines: Mapping[str, Timeline]) -> Page:
+    """The report as a page, not yet rendered."""
+    rows = {row["name"]: row for row in document["schedules"]}
+    data: dict[str, Any] = {"document": document, "charts": _charts(document, timelines)}
+    titles = []
+    for index, (name, timeline) in enumerate(timelines.items()):
+        row = rows.get(name, {})
+        data[f"timeline-{index}"] = timeline_columns(timeline, _critical(row, timeline))
+        titles.append((name, _note(row, timeline)))
+    body = verdict_html(document) + table_html(document) + _charts_html(data["charts"])
+    return Page(
+        heading=str(document["scenario"]),
+        facts=f"{document['hardware']} · SGLang {document['sglang']} rules · moe-overlap {document['version']}",
+        body=body + (timelines_html(titles) if titles else ""),
+        footer=footer_html(document),
+        data=data,
+    )
+
+
+def _critical(row: Document, timeline: Timeline) -> list[tuple[int, str]]:
+    """(rank, op) of the critical path; an entry without a rank stands for the op on every rank."""
+    ranks = timeline.ranks
+    return [
+        (rank, entry["op"])
+        for entry in row.get("critical_path") or ()
+        for rank in ([entry["rank"]] if "rank" in entry else ranks)
+    ]
+
+
+def _note(row: Document, timeline: Timeline) -> str:
+    parts = [str(row["variant"])] if row.get("variant") not in (None, row.get("name")) else []
+    if row.get("layer_us") is not None:
+        parts.append(f"one layer {micro(row['layer_us'])}")
+    if row.get("step_us") is not None:
+        parts.append(f"step {micro(row['step_us'])}")
+    if row.get("launch"):
+        parts.append(str(row["launch"]).replace("_", " "))
+    return " · ".join([*parts, timeline.origin])
+
+
+def verdict_html(document: Document) -> str:
+    """The winner, its gain, how sure that is, and the reason in words."""
+    best = document.get("best")
+    rows = {row["name"]: row for row in document["schedules"]}
+    verdict = document.get("verdict") or ""
+    badge = "clear" if verdict == "clear" else "close"
+    gain = gain_words(rows[best]) if best in rows else ""
+    return (
+        '<div class="verdict card"><div>'
+        f'<div class="best" data-key="best">{escape(str(best or "none fits"))}</div>'
+        f'<div class="gain">{escape(gain)}</div>'
+        f'<span class="badge {badge}" data-key="verdict">{escape(str(verdict))}</span></div>'
+        f'<p class="why" data-key="why">{escape(str(document.get("why") or ""))}</p></div>'
+    )
+
+
+def table_html(document: Document) -> str:
+    """One row per schedule. Each cell holds its JSON number in `data-value`."""
+    shown = [c for c in COLUMNS if any(c.value(row) is not None for row in document["schedules"])]
+    head = "".join(f'<th scope="col">{escape(c.title)}</th>' for c in shown)
+    longest = max((_high(row) for row in document["schedules"]), default=0.0)
+    body = "".join(_row_html(row, document.get("best"), longest) for row in document["schedules"])
+    return (
+        '<div class="table card"><table id="figures"><thead><tr><th scope="col">schedule</th>'
+        f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _high(row: Document) -> float:
+    band = row.get("band_us")
+    return float(band[1] if band else row.get("step_us") or 0.0)
+
+
+def _row_html(row: Document, best: object, longest: float) -> str:
+    name = escape(str(row["name"]))
+    variant = row.get("variant")
+    if variant and variant != row["name"]:
+        name += f' <span class="facts">{escape(str(variant))}</span>'
+    opening = f'<tr data-schedule="{escape(str(row["name"]))}"'
+    opening += ' class="best">' if row["name"] == best else ">"
+    cells = [f'<th scope="row">{name}</th>']
+    if row.get("refused"):
+        refused = row["refused"]
+        reason = f"refused ({refused['rule']}): {refused['reason']}"
+        if row.get("step_us") is None:
+            return f'{opening}{cells[0]}<td class="text" colspan="40">{escape(reason)}</td></tr>'
+        cells = [f'<th scope="row">{name} <span class="facts">{escape(reason)}</span></th>']
+    for column in COLUMNS:
+        value = column.value(row)
+        attribute = "" if value is None else f' data-key="{column.key}" data-value="{value!r}"'
+        bar = _bar_html(row, longest) if column.key == "step_us" else ""
+        cells.append(f"<td{attribute}>{escape(column.text(row))}{bar}</td>")
+    return f"{opening}{''.join(cells)}</tr>"
+
+
+def _bar_html(row: Document, longest: float) -> str:
+    """The step time as a bar and its band as a line across the bar's end."""
+    step, band = row.get("step_us"), row.get("band_us")
+    if not step or longest <= 0:
+        return ""
+    low, high = band or (step, step)
+    left, width = 100 * low / longest, 100 * (high - low) / longest
+    return (
+        f'<span class="bar" aria-hidden="true"><i style="width:{100 * step / longest:.1f}%"></i>'
+        f'<b style="left:{left:.1f}%;width:{width:.1f}%"></b></span>'
+    )
+
+
+def _charts(document: Document, timelines: Mapping[str, Timeline]) -> list[dict[str, Any]]:
+    """Plotly figures, as plain dictionaries; a colour names a family or is a CSS colour."""
+    rows = [row for row in document["schedules"] if row["name"] in timelines]
+    charts = []
+    path = {row["name"]: _path_us(row, timelines[row["name"]]) for row in rows}
+    if any(path.values()):
+        parts = [(f.name, f.title) for f in FAMILIES]
+        charts.append(_stacked("chart-path", "critical path by kind of operation, µs", path, parts))
+    return charts
+
+
+def _path_us(row: Document, timeline: Timeline) -> dict[str, float]:
+    spans = {span.op: span for span in timeline.spans}
+    total: Tally[str] = Tally()
+    for entry in row.get("critical_path") or ():
+        span = spans.get(entry["op"])
+        name = family_name(span.kind, span.op, span.lane) if span else "other"
+        total[name] += entry["us"]
+    return dict(total)
+
+
+def _stacked(
+    chart: str, title: str, rows: Mapping[str, Mapping[str, float]], parts: list[tuple[str, str]]
+) -> dict[str, Any]:
+    names = list(rows)[::-1]
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": label,
+            "y": names,
+            "x": [rows[name].get(part, 0.0) for name in names],
+            "marker": {"color": part},
+            "hovertemplate": "%{y}, " + label + ": %{x:,.1f} µs<extra></extra>",
+        }
+        for part, label in parts
+        if any(rows[name].get(part) for name in names)
+    ]
+    layout = {
+        "barmode": "stack",
+        "height": 120 + 30 * len(names),
+        "title": {"text": title, "font": {"size": 13}, "x": 0, "xref": "paper"},
+        "margin": {"l": 10, "r": 10, "t": 34, "b": 30},
+        "legend": {"orientation": "h", "y": -0.25, "font": {"size": 11}},
+        "bargap": 0.3,
+    }
+    return {"id": chart, "traces": traces, "layout": layout}
+
+
+def _charts_html(charts: list[dict[str, Any]]) -> str:
+    if not charts:
+        return ""
+    boxes = "".join(f'<div class="card chart" id="{chart["id"]}"></div>' for chart in charts)
+    return f'<div class="charts">{boxes}</div>'
+
+
+def footer_html(document: Document) -> str:
+    """What these figures rest on and what they leave out."""
+    lines = []
+    for row in document["schedules"]:
+        shares = row.get("cost_shares") or {}
+        if shares:
+            words = ", ".join(f"{label} {share:.0%}" for label, share in shares.items())
+            lines.append(f"{row['name']}: {words}")
+    shares_text = "Time by origin of its figures — " + "; ".join(lines) + "." if lines else ""
+    limits = (
+        "Every time on this page is predicted unless its timeline says measured. Kernel times come "
+        "from the hardware profile; a share labelled fitted or roofline has no measurement at its own "
+        "shape. Bands follow from those labels; a difference inside the bands is too close to call."
+    )
+    profile = f"Hardware profile {document['hardware']}, sha256 {document['profile_sha256']}."
+    return "".join(f"<p>{escape(text)}</p>" for text in (limits, shares_text, profile) if text)
