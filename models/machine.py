@@ -73,6 +73,19 @@ class SmResources:
     smem_bytes: int = 233472
     cta_slots: int = 32
 
+    def ctas(self, cta: Footprint) -> int:
+        """CTAs of this footprint that an empty SM takes; ValueError when not even one fits."""
+        limits = [self.cta_slots]
+        if cta.threads:
+            limits.append(self.threads // cta.threads)
+        if cta.registers:
+            limits.append(self.registers // cta.registers)
+        if cta.smem_bytes:
+            limits.append(self.smem_bytes // cta.smem_bytes)
+        if min(limits) < 1:
+            raise ValueError(f"no SM with {self} takes a CTA of {cta}")
+        return min(limits)
+
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
@@ -126,7 +139,11 @@ class HostCosts:
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything that `simulate` needs to know besides the program."""
+    """Everything that `simulate` needs to know besides the program.
+
+    `static_tail` is the coefficient `a` of the tail law: a static persistent kernel of which only n of
+    N CTAs still run takes `(a + (1 - a) (n / N)^4)^(1/4)` of its full time; 1 is no speed-up.
+    """
 
     name: str
     num_sms: int
@@ -139,3 +156,15 @@ class Machine:
     sm: SmResources = field(default_factory=SmResources)
     compute_capability: tuple[int, int] = (9, 0)
     profile_sha256: str = ""
+    static_tail: float = 1.0
+    grids: tuple[tuple[str, Grid], ...] = ()
+
+    def grid(self, kind: str) -> Grid:
+        """How this machine's libraries launch a kernel of `kind`; a plain wave where the machine lists
+        none. KeyError when it lists grids but not this one."""
+        for name, grid in self.grids:
+            if name == kind:
+                return grid
+        if self.grids:
+            raise KeyError(f"machine {self.name!r} lists no grid for kernels of kind {kind!r}")
+        return Grid()

@@ -1,0 +1,97 @@
+"""Spin kernels: CTAs that run for a stated time and touch nothing.
+
+They turn the engine, and the executor's spin kernel set, into an experiment on placement alone:
+every time is exact, so timelines can be worked out by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from models.machine import (
+    Cost,
+    Fabric,
+    Footprint,
+    Gaps,
+    HostCosts,
+    Interference,
+    Machine,
+    SmResources,
+)
+from models.work import Grid, Work, work
+
+_HOST_CLASSES = ("torch", "triton", "cpp", "deepep", "event", "vote", "split_metadata", "alloc")
+
+
+def spin(
+    ctas: int,
+    cta_ns: int,
+    *,
+    threads: int = 128,
+    smem_bytes: int = 204800,
+    read_bytes: int = 0,
+) -> Work:
+    """Work of `ctas` CTAs of `cta_ns` each; the default shared memory leaves one CTA per SM."""
+    return work(
+        "spin",
+        read_bytes=read_bytes,
+        ctas=ctas,
+        cta_ns=cta_ns,
+        threads=threads,
+        smem_bytes=smem_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SpinCosts:
+    """Exact costs of spin kernels on a machine of `num_sms` SMs; no other kind has one."""
+
+    num_sms: int = 132
+    sm: SmResources = field(default_factory=SmResources)
+
+    def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
+        """Waves on `sms` SMs times the CTA's time, a share of a persistent grid included."""
+        if sms < 1:
+            raise ValueError(f"a spin kernel needs at least one SM, not {sms}")
+        at_once = sms * self.sm.ctas(self._cta(work, 1))
+        return Cost(-(-work.dim("ctas") // at_once) * work.dim("cta_ns"), "exact")
+
+    def footprint(self, work: Work, grid: Grid) -> Footprint:
+        """All CTAs of a wave kernel; of a persistent one those that its budget lets be resident."""
+        ctas = work.dim("ctas")
+        if grid.kind != "wave":
+            sms = min(grid.enforced_budget or self.num_sms, self.num_sms)
+            ctas = min(ctas, sms * self.sm.ctas(self._cta(work, 1)))
+        return self._cta(work, ctas)
+
+    @staticmethod
+    def _cta(work: Work, ctas: int) -> Footprint:
+        if work.kind != "spin":
+            raise ValueError(f"spin costs know the work kind 'spin' only, not {work.kind!r}")
+        return Footprint(ctas, work.dim("threads"), 0, work.dim("smem_bytes"))
+
+
+def spin_machine(
+    num_sms: int = 132,
+    *,
+    gaps: Gaps | None = None,
+    host_ns: int = 0,
+    gpus_per_node: int = 8,
+    nvlink_gbps: float = 400.0,
+    nic_gbps: float = 50.0,
+    interference: Interference | None = None,
+    **fields: float,
+) -> Machine:
+    """A machine of spin kernels. Every host class costs `host_ns`; links and interference are the
+    caller's. The default gaps are those of `Gaps`; `fields` go to `Machine` as they are."""
+    return Machine(
+        name="spin",
+        num_sms=num_sms,
+        hbm_gib=80.0,
+        costs=SpinCosts(num_sms),
+        host=HostCosts(tuple((name, host_ns) for name in _HOST_CLASSES)),
+        fabric=Fabric(gpus_per_node, nvlink_gbps, nic_gbps),
+        interference=interference or Interference(achievable_hbm_gbps=4300.0),
+        gaps=gaps or Gaps(),
+        **fields,  # type: ignore[arg-type]
+    )
