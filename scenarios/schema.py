@@ -147,14 +147,18 @@ class Formats(Section):
 class RoutingSpec(Section):
     """Where tokens go: one load for all layers."""
 
-    distribution: Literal["uniform", "power_law", "histogram", "ids"] = "uniform"
+    distribution: Literal["uniform", "power_law", "histogram", "file"] = "uniform"
     alpha: float = Field(default=0.0, ge=0.0, le=8.0, description="exponent of power_law")
     seed: int = Field(default=0, ge=0, le=(1 << 32) - 1, description="seed")
     redundant_experts: int = Field(
         default=0, ge=0, le=1 << 16, description="extra physical experts"
     )
     eplb: bool = Field(default=False, description="place copies of busy experts by load")
-    file: str | None = Field(default=None, description="histogram or top-k ids (.npy)")
+    histogram: Annotated[tuple[float, ...], Strict(False)] = Field(
+        default=(), max_length=1 << 16, description="one count per logical expert, for histogram"
+    )
+    path: str = Field(default="", description="numpy file of top-k ids [tokens, k], for file")
+    grouped: bool = Field(default=True, description="keep the model's limit on expert groups")
 
 
 class SharedExperts(Section):

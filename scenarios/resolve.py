@@ -1,0 +1,187 @@
+"""From a checked scenario to the objects of floor 0: what every schedule of it is built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from models.config import load_model
+from models.deployment import A2A, A2AMode, Batch, Deployment, Model, Quantization
+from models.errors import InputError
+from models.machine import Machine
+from models.profile import load_machine
+from models.routing import Routing, RoutingSpec, route
+from models.sglang_rules import Rules, available_versions, load_rules
+from scenarios.batch import batch_of
+from scenarios.schema import ModelSpec, Scenario, UserSchedule
+
+Launch = Literal["cuda_graph", "eager"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChoice:
+    """One schedule to build: a name that the builders know, or a user's operation list."""
+
+    name: str
+    ops: str = ""
+    delta: int = 0
+
+    @property
+    def is_user(self) -> bool:
+        """Whether the scenario itself gives the operations."""
+        return bool(self.ops)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A scenario as the builders take it. `launch` is what the deployment asks for; a schedule that
+    cannot be captured runs eager all the same (`launch_of`)."""
+
+    scenario: Scenario
+    deployment: Deployment
+    batch: Batch
+    routing: Routing
+    schedules: tuple[ScheduleChoice, ...]
+    rules: Rules
+
+    @property
+    def mode(self) -> A2AMode:
+        """The exchange's mode, `auto` already resolved."""
+        return self.deployment.a2a.mode
+
+    @property
+    def launch(self) -> Launch:
+        """How the kernels are launched: a CUDA graph for decode with low latency if asked for.
+
+        A normal-mode exchange waits on the host for its counts, and prefill graphs are off with
+        two-batch overlap; both run eager (rule `a2a.graph_normal`).
+        """
+        asked = self.scenario.runtime.launch
+        captured = self.batch.phase == "decode" and self.mode == "low_latency"
+        return "cuda_graph" if captured and asked == "cuda_graph" else "eager"
+
+    @property
+    def sequences_per_rank(self) -> float:
+        """Mean number of sequences on a rank."""
+        lens = self.batch.new_tokens
+        return sum(map(len, lens)) / len(lens)
+
+    def choice(self, name: str) -> ScheduleChoice:
+        """The scenario's schedule called `name`, or a schedule of the library by that name."""
+        for schedule in self.schedules:
+            if schedule.name == name:
+                return schedule
+        return ScheduleChoice(name)
+
+
+def resolve(scenario: Scenario) -> Resolved:
+    """Model, machine, deployment, batch and routing of a scenario.
+
+    Raises ScenarioError or InputError, pointing at the file's line where the scenario is at fault.
+    """
+    rules = _rules(scenario)
+    model = _model(scenario)
+    machine = _machine(scenario)
+    batch = batch_of(scenario)
+    deployment = _deployment(scenario, model, machine, batch)
+    return Resolved(
+        scenario, deployment, batch, _route(scenario, batch, model), _schedules(scenario), rules
+    )
+
+
+def _rules(scenario: Scenario) -> Rules:
+    known = available_versions()
+    if scenario.runtime.sglang not in known:
+        raise scenario.fault(
+            ("runtime", "sglang"), "has no rules", allowed=", ".join(known), near=known
+        )
+    return load_rules(scenario.runtime.sglang)
+
+
+def _model(scenario: Scenario) -> Model:
+    if isinstance(scenario.model, ModelSpec):
+        changes = scenario.model.model_dump(exclude_none=True)
+        return load_model({**changes, "base": _place(scenario, scenario.model.base)})
+    return load_model(_place(scenario, scenario.model))
+
+
+def _machine(scenario: Scenario) -> Machine:
+    return load_machine(_place(scenario, scenario.hardware))
+
+
+def _place(scenario: Scenario, name_or_path: str) -> str:
+    """A library name as it is; a relative path from the scenario's folder."""
+    path = Path(name_or_path)
+    is_path = len(path.parts) > 1 or path.suffix in (".yaml", ".yml", ".json")
+    return str(scenario.folder / path) if is_path and not path.is_absolute() else name_or_path
+
+
+def _deployment(scenario: Scenario, model: Model, machine: Machine, batch: Batch) -> Deployment:
+    parallel, spec = scenario.parallel, scenario.a2a
+    dp = parallel.attention_dp or max(1, parallel.ep // parallel.attention_tp)
+    if dp * parallel.attention_tp != parallel.ep:
+        raise scenario.fault(
+            ("parallel",),
+            f"attention_tp {parallel.attention_tp} x attention_dp {dp} are not the {parallel.ep} ranks",
+            allowed="attention_tp * attention_dp = ep",
+        )
+    redundant = scenario.routing.redundant_experts
+    physical = model.n_routed_experts + redundant
+    if physical % parallel.ep:
+        raise scenario.fault(
+            ("parallel", "ep"),
+            f"does not divide the {physical} physical experts "
+            f"({model.n_routed_experts} routed + {redundant} redundant)",
+            allowed="a divisor: " + ", ".join(map(str, _divisors(physical))),
+        )
+    if spec.num_sms >= machine.num_sms:
+        raise scenario.fault(
+            ("a2a", "num_sms"),
+            f"leaves no SM of the {machine.num_sms} to compute",
+            allowed=f"fewer than {machine.num_sms}",
+        )
+    mode = spec.mode
+    if mode == "auto":
+        mode = "low_latency" if batch.phase == "decode" else "normal"
+    return Deployment(
+        model=model,
+        machine=machine,
+        ep_size=parallel.ep,
+        attention_tp=parallel.attention_tp,
+        attention_dp=dp,
+        redundant_experts=redundant,
+        a2a=A2A(spec.backend, mode, spec.max_dispatch_tokens_per_rank, spec.num_sms),
+        quantization=Quantization(**scenario.quantization.model_dump()),
+        moe_runner=scenario.runtime.moe_runner,
+    )
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _route(scenario: Scenario, batch: Batch, model: Model) -> Routing:
+    fields = scenario.routing.model_dump()
+    if fields["path"]:
+        fields["path"] = str(scenario.folder / fields["path"])
+    try:
+        return route(RoutingSpec(**fields), batch.tokens, model)
+    except InputError as error:
+        key = error.key.removeprefix("routing.")
+        if key in type(scenario.routing).model_fields:
+            raise scenario.fault(("routing", key), "does not fit", allowed=error.allowed) from error
+        raise
+
+
+def _schedules(scenario: Scenario) -> tuple[ScheduleChoice, ...]:
+    choices: dict[str, ScheduleChoice] = {}
+    for i, item in enumerate(scenario.schedules):
+        if isinstance(item, UserSchedule):
+            choice = ScheduleChoice(item.name, item.ops, item.delta)
+        else:
+            choice = ScheduleChoice(item)
+        if choice.name in choices:
+            raise scenario.fault(("schedules", i), f"{choice.name!r} is given twice")
+        choices[choice.name] = choice
+    return tuple(choices.values())
