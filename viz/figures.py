@@ -11,32 +11,39 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """`key` is the dotted key of the document's row; `form` writes its number; `brief` says whether the
-    column also has a place on a terminal of 100 characters."""
+    """A column of one number per row (`keys` has one dotted key of the document's row) or of a range (two).
 
-    key: str
+    `form` writes one number; the unit is in the title. `brief` says whether the column also has a place on
+    a terminal of 80 characters, under the title `short`.
+    """
+
+    keys: tuple[str, ...]
     title: str
     form: Callable[[float], str]
-    brief: bool = False
+    short: str = ""
 
-    def value(self, row: Row) -> float | None:
-        """The number in this row, None when the row has none."""
-        found: Any = row
-        for part in self.key.split("."):
-            if part.isdigit():
-                found = found[int(part)] if found else None
-            else:
-                found = (found or {}).get(part)
-        return None if found is None else float(found) if isinstance(found, float) else found
+    def values(self, row: Row) -> tuple[float, ...]:
+        """The numbers in this row, as the document has them; empty when one is missing."""
+        found = tuple(lookup(row, key) for key in self.keys)
+        return () if None in found else found
 
     def text(self, row: Row) -> str:
-        """The number as written in tables; a dash when there is none."""
-        value = self.value(row)
-        return "–" if value is None else self.form(value)
+        """The number or the range as written in tables; a dash when there is none."""
+        return "–".join(self.form(value) for value in self.values(row)) or "–"
+
+
+def lookup(row: Row, key: str) -> Any:
+    """The value under a dotted key (`bounds_us.chain`, `band_us.0`); None when any part is missing."""
+    found: Any = row
+    for part in key.split("."):
+        if found is None:
+            return None
+        found = found[int(part)] if part.isdigit() else found.get(part)
+    return found
 
 
 def micro(us: float) -> str:
-    """Microseconds as text: us below ten thousand, else ms."""
+    """Microseconds as text with their unit: µs below ten thousand, else ms."""
     if abs(us) >= 10_000:
         return f"{us / 1000:,.2f} ms"
     return f"{us:,.1f} µs"
@@ -47,13 +54,8 @@ def signed_percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f} %".replace("-", "−")
 
 
-def percent(fraction: float) -> str:
-    """A fraction as a percentage."""
-    return f"{100 * fraction:.1f} %"
-
-
 def gain_words(row: Row) -> str:
-    """How the row compares with the baseline, in words."""
+    """How the row compares with the baseline, in words; empty when it has no such figure."""
     speedup = row.get("speedup_vs_baseline")
     if speedup is None:
         return ""
@@ -62,27 +64,34 @@ def gain_words(row: Row) -> str:
     return f"{signed_percent(speedup)} speed against baseline"
 
 
-def _plain(value: float) -> str:
-    return f"{value:,.0f}"
+def _milli(us: float) -> str:
+    return f"{us / 1000:,.2f}"
 
 
-def _gib(value: float) -> str:
+def _tenth(value: float) -> str:
     return f"{value:,.1f}"
 
 
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"
+
+
 COLUMNS: tuple[Column, ...] = (
-    Column("step_us", "step", micro, brief=True),
-    Column("band_us.0", "band, low", micro),
-    Column("band_us.1", "band, high", micro),
-    Column("speedup_vs_baseline", "speed against baseline", signed_percent, brief=True),
-    Column("layer_us", "one layer", micro, brief=True),
-    Column("tokens_per_s_per_gpu", "tokens/s per GPU", _plain, brief=True),
-    Column("exposed_comm_us", "exposed comm. per layer", micro, brief=True),
-    Column("sm_resident_fraction", "SMs resident", percent),
-    Column("sm_spinning_fraction", "SMs spinning", percent),
-    Column("bounds_us.compute", "bound: compute", micro),
-    Column("bounds_us.communication", "bound: comm.", micro),
-    Column("bounds_us.chain", "bound: chain", micro),
-    Column("memory_gib", "memory, GiB", _gib, brief=True),
-    Column("max_batch_per_rank", "largest batch per rank", _plain),
+    Column(("step_us",), "step, ms", _milli, "step ms"),
+    Column(("band_us.0", "band_us.1"), "band, ms", _milli, "band ms"),
+    Column(("speedup_vs_baseline",), "speed against baseline", signed_percent, "speed"),
+    Column(("layer_us",), "one layer, µs", _tenth, "layer µs"),
+    Column(("tokens_per_s_per_gpu",), "tokens/s per GPU", _whole, "tok/s/GPU"),
+    Column(("exposed_comm_us",), "exposed comm. per layer, µs", _tenth, "exposed µs"),
+    Column(("sm_resident_fraction",), "SMs resident", _percent),
+    Column(("sm_spinning_fraction",), "SMs spinning", _percent),
+    Column(("bounds_us.compute",), "compute bound, ms", _milli),
+    Column(("bounds_us.communication",), "comm. bound, ms", _milli),
+    Column(("bounds_us.chain",), "chain bound, ms", _milli),
+    Column(("memory_gib",), "memory, GiB", _tenth, "GiB"),
+    Column(("max_batch_per_rank",), "largest batch per rank", _whole),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from schedules.timeline import Timeline
 from viz.columns import timeline_columns
-from viz.figures import COLUMNS, gain_words, micro
+from viz.figures import COLUMNS, Column, gain_words, micro
 from viz.page import Page, timelines_html, write_page
 from viz.palette import FAMILIES, family_name
 
@@ -35,11 +35,11 @@ def report_page(document: Document, timelines: Mapping[str, Timeline]) -> Page:
         row = rows.get(name, {})
         data[f"timeline-{index}"] = timeline_columns(timeline, _critical(row, timeline))
         titles.append((name, _note(row, timeline)))
-    body = verdict_html(document) + table_html(document) + _charts_html(data["charts"])
+    lanes = timelines_html(titles) if titles else ""
     return Page(
         heading=str(document["scenario"]),
         facts=f"{document['hardware']} · SGLang {document['sglang']} rules · moe-overlap {document['version']}",
-        body=body + (timelines_html(titles) if titles else ""),
+        body=verdict_html(document) + table_html(document) + lanes + _charts_html(data["charts"]),
         footer=footer_html(document),
         data=data,
     )
@@ -83,11 +83,13 @@ def verdict_html(document: Document) -> str:
 
 
 def table_html(document: Document) -> str:
-    """One row per schedule. Each cell holds its JSON number in `data-value`."""
-    shown = [c for c in COLUMNS if any(c.value(row) is not None for row in document["schedules"])]
+    """One row per schedule. Each cell holds its JSON number in `data-value` and its key in `data-key`."""
+    shown = [c for c in COLUMNS if any(c.values(row) for row in document["schedules"])]
     head = "".join(f'<th scope="col">{escape(c.title)}</th>' for c in shown)
     longest = max((_high(row) for row in document["schedules"]), default=0.0)
-    body = "".join(_row_html(row, document.get("best"), longest) for row in document["schedules"])
+    body = "".join(
+        _row_html(row, shown, document.get("best"), longest) for row in document["schedules"]
+    )
     return (
         '<div class="table card"><table id="figures"><thead><tr><th scope="col">schedule</th>'
         f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -99,7 +101,7 @@ def _high(row: Document) -> float:
     return float(band[1] if band else row.get("step_us") or 0.0)
 
 
-def _row_html(row: Document, best: object, longest: float) -> str:
+def _row_html(row: Document, columns: list[Column], best: object, longest: float) -> str:
     name = escape(str(row["name"]))
     variant = row.get("variant")
     if variant and variant != row["name"]:
@@ -113,11 +115,13 @@ def _row_html(row: Document, best: object, longest: float) -> str:
         if row.get("step_us") is None:
             return f'{opening}{cells[0]}<td class="text" colspan="40">{escape(reason)}</td></tr>'
         cells = [f'<th scope="row">{name} <span class="facts">{escape(reason)}</span></th>']
-    for column in COLUMNS:
-        value = column.value(row)
-        attribute = "" if value is None else f' data-key="{column.key}" data-value="{value!r}"'
-        bar = _bar_html(row, longest) if column.key == "step_us" else ""
-        cells.append(f"<td{attribute}>{escape(column.text(row))}{bar}</td>")
+    for column in columns:
+        cell = "–".join(
+            f'<span data-key="{key}" data-value="{value!r}">{escape(column.form(value))}</span>'
+            for key, value in zip(column.keys, column.values(row), strict=False)
+        )
+        bar = _bar_html(row, longest) if column.keys == ("step_us",) else ""
+        cells.append(f"<td>{cell or '–'}{bar}</td>")
     return f"{opening}{''.join(cells)}</tr>"
 
 
@@ -177,7 +181,7 @@ def _stacked(
         "height": 120 + 30 * len(names),
         "title": {"text": title, "font": {"size": 13}, "x": 0, "xref": "paper"},
         "margin": {"l": 10, "r": 10, "t": 34, "b": 30},
-        "legend": {"orientation": "h", "y": -0.25, "font": {"size": 11}},
+        "legend": {"orientation": "h", "y": -0.25, "traceorder": "normal", "font": {"size": 11}},
         "bargap": 0.3,
     }
     return {"id": chart, "traces": traces, "layout": layout}
@@ -186,7 +190,9 @@ def _stacked(
 def _charts_html(charts: list[dict[str, Any]]) -> str:
     if not charts:
         return ""
-    boxes = "".join(f'<div class="card chart" id="{chart["id"]}"></div>' for chart in charts)
+    boxes = "".join(
+        f'<div class="card"><div class="chart" id="{chart["id"]}"></div></div>' for chart in charts
+    )
     return f'<div class="charts">{boxes}</div>'
 
 

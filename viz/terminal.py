@@ -1,4 +1,4 @@
-"""Tables and timelines on a terminal, for people on a GPU node over SSH."""
+"""The comparison as a table on a terminal."""
 
 from __future__ import annotations
 
@@ -8,53 +8,44 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from viz.figures import COLUMNS, micro
+from viz.figures import COLUMNS
+
+Document = Mapping[str, Any]
 
 
-def compare_table(document: Mapping[str, Any]) -> Table:
-    """The schedules of a `compare` document as one table; the winner's row is bold, a refused schedule
-    shows its rule and reason in place of figures."""
-    table = Table(
-        title=str(document["scenario"]), caption=_caption(document), box=None, padding=(0, 1)
-    )
+def compare_table(document: Document) -> Table:
+    """The schedules of a `compare` document as one table of at most 80 columns for the usual names.
+
+    The winner's row is bold. A refused schedule has dashes for figures; `refusals` gives the reasons.
+    """
+    table = Table(title=_title(document), title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("schedule", no_wrap=True)
-    shown = [c for c in COLUMNS if c.brief]
+    shown = [column for column in COLUMNS if column.short]
     for column in shown:
-        table.add_column(column.title, justify="right")
-    table.add_column("band", justify="right", no_wrap=True)
-    refused = []
+        table.add_column(column.short, justify="right", no_wrap=True)
     for row in document["schedules"]:
         style = "bold green" if row["name"] == document.get("best") else ""
-        cells = [column.text(row) for column in shown]
-        if row.get("refused"):
-            refused.append(row)
-            style = "dim"
-        table.add_row(_name(row), *cells, _band(row), style=style)
+        style = "dim" if row.get("refused") else style
+        table.add_row(_name(row), *(column.text(row) for column in shown), style=style)
     return table
 
 
-def refusals(document: Mapping[str, Any]) -> list[Text]:
+def refusals(document: Document) -> list[Text]:
     """One line per refused schedule: its name, the rule and the reason."""
     return [
         Text.assemble(
             (str(row["name"]), "bold"),
-            f" refused ({row['refused']['rule']}): ",
-            row["refused"]["reason"],
+            f" refused ({row['refused']['rule']}): {row['refused']['reason']}",
         )
         for row in document["schedules"]
         if row.get("refused")
     ]
 
 
-def _name(row: Mapping[str, Any]) -> str:
+def _name(row: Document) -> str:
     variant = row.get("variant")
     return str(row["name"]) if variant in (None, row["name"]) else f"{row['name']} ({variant})"
 
 
-def _band(row: Mapping[str, Any]) -> str:
-    band = row.get("band_us")
-    return f"{micro(band[0])} to {micro(band[1])}" if band else "–"
-
-
-def _caption(document: Mapping[str, Any]) -> str:
-    return f"{document['hardware']} · SGLang {document['sglang']} rules"
+def _title(document: Document) -> str:
+    return f"{document['scenario']} · {document['hardware']} · SGLang {document['sglang']} rules"

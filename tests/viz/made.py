@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from schedules.timeline import Counter, Span, Timeline, Waited
@@ -37,7 +38,7 @@ def layer_order(split: bool) -> list[tuple[str, str, str, int, str]]:
     half = [(name, kind, lane, max(1, us * 3 // 5)) for name, kind, lane, us in LAYER]
     cuts = (0, 6, 10, 16, 18)
     order = []
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in pairwise(cuts):
         for child in "ab":
             order += [(*op, child) for op in half[begin:end]]
     return order
@@ -58,6 +59,7 @@ def _rank_spans(name: str, layers: int, rank: int, stream: str) -> list[Span]:
     last: dict[str, Span] = {}
     flights: dict[str, Span] = {}
     spans = []
+    waits: tuple[Waited, ...]
     for layer in range(layers):
         for tail, kind, lane, us, child in layer_order(name == "tbo"):
             prefix = f"L{layer}.{child}." if child else f"L{layer}."

@@ -108,7 +108,9 @@ function drawCharts(view) {
     const colour = (name) => { const f = view.families.find((one) => one.name === name); return f ? familyColour(f, 1, dark) : name; };
     const painted = traces.map((t) => ({ ...t, marker: { ...t.marker, color: colour(t.marker.color) } }));
     const axis = { gridcolor: css("--grid"), zerolinecolor: css("--rule"), automargin: true, fixedrange: true };
-    Plotly.react(id, painted, { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"), font: { family: "system-ui, sans-serif", size: 12, color: css("--ink") },
+    const node = document.getElementById(id);
+    node.style.height = `${layout.height}px`;
+    Plotly.react(node, painted, { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"), font: { family: "system-ui, sans-serif", size: 12, color: css("--ink") },
       xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis } }, { displayModeBar: false, responsive: true });
   }
 }
