@@ -1,0 +1,136 @@
+"""Loading scenarios: what is refused, in which words, and what overrides do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scenarios import ScenarioError, json_schema, library, load
+from scenarios.faults import keys_at
+from scenarios.schema import Decode
+
+DEMO = library()["deepseek-v3-h100-ep72-decode"].read_text()
+
+# what is replaced in the demo scenario, by what, and what the message must hold
+REFUSED = [
+    ("bach", "batch_per_rank: 256", "bach_per_rank: 256", "did you mean 'batch_per_rank'"),
+    ("unit", "kv_tokens: 2048", "kv_tokens: 2k", "kv_tokens = '2k': needs a whole number"),
+    ("unit name", "kv_tokens: 2048", "kv_bytes: 2048", "kv_bytes: unknown key"),
+    ("nan", "alpha: 0.6", "alpha: .nan", "routing.alpha = nan: needs a finite number"),
+    ("infinite", "alpha: 0.6", "alpha: 1e999", "routing.alpha = inf: needs a finite number"),
+    ("negative", "alpha: 0.6", "alpha: -1", "routing.alpha = -1"),
+    ("zero ranks", "ep: 72,", "ep: 0,", "parallel.ep = 0: needs a whole number"),
+    ("float for int", "ep: 72,", "ep: 72.0,", "parallel.ep = 72.0: needs a whole number"),
+    ("bool for int", "ep: 72,", "ep: true,", "parallel.ep = true: needs a whole number"),
+    ("literal", "power_law", "powerlaw", "did you mean 'power_law'"),
+    ("odd SMs", "num_sms: 20", "num_sms: 21", "a multiple of 2"),
+    ("section", "parallel:", "paralel:", "did you mean 'parallel'"),
+    ("version as number", "0.5.23", "0.5", "runtime.sglang = 0.5: needs text"),
+    ("null section", "speculative: {draft_tokens: 0}", "speculative:", "speculative"),
+    ("model key", "model: deepseek-v3", "model: {base: x, layers: 3}", "'num_layers'"),
+    ("model list", "model: deepseek-v3", "model: [1]", "needs text or a mapping of base"),
+    ("no schedule", "[sequential, baseline, sbo, tbo]", "[]", "schedules"),
+    ("no ops", "[sequential,", "[{name: mine}, sequential,", "schedules.0.ops: missing"),
+    ("env number", "launch: cuda_graph", "env: {A: 1}", "runtime.env.A = 1: needs text"),
+    (
+        "two phases",
+        "phase:",
+        "phase:\n  prefill: {tokens_per_rank: 1, sequence_tokens: 1}",
+        "phase",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED]
+)
+def test_refused_with_place_key_and_value(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in DEMO
+    path = tmp_path / "bad.yaml"
+    path.write_text(DEMO.replace(old, new, 1))
+    with pytest.raises(ScenarioError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert words in message
+    file, line, column, _ = message.split(":", 3)
+    assert file == str(path)
+    assert 1 <= int(line) <= len(DEMO.splitlines()) + 1
+    assert int(column) >= 1
+
+
+def test_library_loads_and_is_named_after_its_questions() -> None:
+    assert {
+        "deepseek-v3-h100-ep72-decode",
+        "deepseek-v3-h100-ep32-prefill",
+        "deepseek-v3-h200-ep8-decode",
+        "deepseek-v3-h200-ep8-prefill",
+        "deepseek-v3-h200-ep2-decode",
+        "deepseek-v3-h200-ep2-prefill",
+        "tiny",
+    } <= set(library())
+    for name in library():
+        assert load(name).name
+
+
+def test_unknown_name_gets_a_close_match() -> None:
+    with pytest.raises(ScenarioError, match="did you mean 'deepseek-v3-h100-ep72-decode'"):
+        load("deepseek-v3-h100-ep72-decod")
+
+
+def test_overrides_replace_scale_and_extend() -> None:
+    scenario = load(
+        "deepseek-v3-h100-ep72-decode",
+        [
+            "phase.decode.batch_per_rank=+20%",
+            "model.num_layers=6",
+            "schedules=[tbo]",
+            "routing.alpha=-50%",
+            "shared_experts.waterfill=true",
+        ],
+    )
+    assert scenario.phase.decode == Decode(batch_per_rank=307, kv_tokens=2048)
+    assert scenario.model.model_dump(exclude_none=True) == {  # type: ignore[union-attr]
+        "base": "deepseek-v3",
+        "num_layers": 6,
+    }
+    assert scenario.schedules == ("tbo",)
+    assert scenario.routing.alpha == pytest.approx(0.3)
+    assert scenario.shared_experts.waterfill
+
+
+def test_a_relative_override_scales_each_rank_and_defaults() -> None:
+    scenario = load(
+        "tiny", ["phase.decode.batch_per_rank=[10, 20]", "phase.decode.batch_per_rank=+50%"]
+    )
+    assert scenario.phase.decode is not None
+    assert scenario.phase.decode.batch_per_rank == (15, 30)
+    assert load("tiny", ["a2a.num_sms=-50%"]).a2a.num_sms == 10
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("phase.decode.batch=3", "phase.decode.batch: unknown key; allowed: batch_per_rank"),
+        ("schedules.7=tbo", "has no element 7; allowed: 0 to 2"),
+        ("phase.decode.kv_tokens=many", "phase.decode.kv_tokens = 'many': needs a whole number"),
+        ("hardware=+20%", "a relative change needs a number"),
+        ("parallel.ep={a: [}", "is not valid YAML"),
+        ("parallel.ep", "needs the form KEY=VALUE"),
+        ("name.x=1", "is not a mapping"),
+    ],
+)
+def test_bad_overrides_name_the_option(setting: str, words: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load("tiny", [setting])
+    assert str(caught.value).startswith(f"--set {setting}")
+    assert words in str(caught.value)
+
+
+def test_the_exported_schema_knows_every_key_and_refuses_others() -> None:
+    schema = json_schema()
+    assert tuple(schema["properties"]) == keys_at(())
+    sections = [schema, *schema["$defs"].values()]
+    assert all(
+        section["additionalProperties"] is False for section in sections if "properties" in section
+    )
