@@ -19,6 +19,7 @@ COMPUTE_KINDS = (
     "gemm",
     "bmm",
     "rope",
+    "kv_write",
     "attention_decode",
     "attention_prefill",
     "gate",

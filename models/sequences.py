@@ -1,0 +1,63 @@
+"""Sums over the sequences of a batch that attention needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from models.deployment import Attention, Batch, Deployment
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSums:
+    """Of the sequences that one rank's attention processes: how many, their new tokens, the keys that
+    they hold (`kv_tokens`), and the query-key pairs that causal attention computes (`pairs`)."""
+
+    sequences: int
+    tokens: int
+    kv_tokens: int
+    pairs: int
+
+
+def attention_ranks(deployment: Deployment, rank: int) -> range:
+    """Ranks that share the attention of `rank`: `attention_tp` neighbours."""
+    first = rank // deployment.attention_tp * deployment.attention_tp
+    return range(first, first + deployment.attention_tp)
+
+
+def sequence_sums(deployment: Deployment, batch: Batch, rank: int) -> SequenceSums:
+    """Sums over the sequences of the whole attention group of `rank`; a key that sparse or sliding
+    attention skips is in neither `kv_tokens` nor `pairs`."""
+    keep = kept_keys(deployment.model.attention)
+    new: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()
+    for peer in attention_ranks(deployment, rank):
+        new += batch.new_tokens[peer]
+        prefix += batch.prefix_tokens[peer]
+    return _sums(new, prefix, keep)
+
+
+def kept_keys(attention: Attention) -> int:
+    """Most keys that one query attends to; 0: all."""
+    limits = [limit for limit in (attention.index_topk, attention.window) if limit]
+    return min(limits, default=0)
+
+
+@lru_cache(maxsize=1024)
+def _sums(new: tuple[int, ...], prefix: tuple[int, ...], keep: int) -> SequenceSums:
+    kv_tokens = pairs = sequences = 0
+    for added, before in zip(new, prefix, strict=True):
+        if not added:
+            continue
+        sequences += 1
+        kv_tokens += before + added if not keep else min(before + added, keep + added)
+        pairs += _pairs(added, before, keep)
+    return SequenceSums(sequences, sum(new), kv_tokens, pairs)
+
+
+def _pairs(added: int, before: int, keep: int) -> int:
+    """Query-key pairs of `added` causal queries after `before` keys, at most `keep` keys a query."""
+    if not keep or before + added <= keep:
+        return added * before + added * (added + 1) // 2
+    growing = max(0, keep - before)
+    return growing * before + growing * (growing + 1) // 2 + (added - growing) * keep
