@@ -101,18 +101,34 @@ function listenControls(view) {
   });
 }
 
-// Charts that the page's maker put into `charts`: Plotly figures whose colours name page colours.
+// Charts that the page's maker put into `charts`: Plotly figures whose colours name families. Each is
+// drawn when it first comes near the screen, and again when the theme changes.
 function drawCharts(view) {
-  for (const { id, traces, layout } of embedded("charts") || []) {
-    const dark = view.theme === "dark";
-    const colour = (name) => { const f = view.families.find((one) => one.name === name); return f ? familyColour(f, 1, dark) : name; };
-    const painted = traces.map((t) => ({ ...t, marker: { ...t.marker, color: colour(t.marker.color) } }));
-    const axis = { gridcolor: css("--grid"), zerolinecolor: css("--rule"), automargin: true, fixedrange: true };
-    const node = document.getElementById(id);
-    node.style.height = `${layout.height}px`;
-    Plotly.react(node, painted, { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"), font: { family: "system-ui, sans-serif", size: 12, color: css("--ink") },
-      xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis } }, { displayModeBar: false, responsive: true });
+  for (const chart of embedded("charts") || []) {
+    if (view.chartWatch[chart.id]) view.chartWatch[chart.id].disconnect();
+    const watch = new IntersectionObserver((entries) => {
+      if (!entries.some((e) => e.isIntersecting)) return;
+      watch.disconnect();
+      setTimeout(() => drawChart(view, chart), 0);
+    }, { rootMargin: "200px" });
+    view.chartWatch[chart.id] = watch;
+    const node = document.getElementById(chart.id);
+    node.style.height = `${chart.layout.height}px`;
+    watch.observe(node);
   }
+}
+
+function drawChart(view, { id, traces, layout }) {
+  const dark = view.theme === "dark";
+  const colour = (name) => {
+    const family = view.families.find((one) => one.name === name);
+    return family ? familyColour(family, 1, dark) : name;
+  };
+  const painted = traces.map((t) => ({ ...t, marker: { ...t.marker, color: colour(t.marker.color) } }));
+  const axis = { gridcolor: css("--grid"), zerolinecolor: css("--rule"), automargin: true, fixedrange: true };
+  const page = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"), font: { family: "system-ui, sans-serif", size: 12, color: css("--ink") } };
+  const full = { ...layout, ...page, xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis } };
+  Plotly.react(document.getElementById(id), painted, full, { displayModeBar: false, responsive: true });
 }
 
 function start() {
@@ -126,15 +142,15 @@ function start() {
   const watch = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       const section = view.sections.find((s) => s.node === entry.target);
-      const was = section.near;
       section.near = entry.isIntersecting;
-      if (section.near && !was) section.draw();
+      section.measure();
+      if (section.near && section.stale) section.draw();
     }
     document.body.dataset.ready = "yes";
   }, { rootMargin: "300px" });
   for (const section of view.sections) watch.observe(section.node);
   addEventListener("resize", () => view.draw());
-  addEventListener("beforeprint", () => { for (const section of view.sections) section.near = true; view.draw(); });
+  addEventListener("beforeprint", () => view.drawAll());
 }
 
 start();

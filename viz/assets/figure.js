@@ -48,14 +48,27 @@ function visibleSpans(data, row, from, to, nsPerPx) {
   return out;
 }
 
-function box(trace, x0, x1, y, inset) {
-  trace.x.push(x0, x1, x1, x0, x0, null);
-  trace.y.push(y + inset, y + inset, y + 1 - inset, y + 1 - inset, y + inset, null);
+// Adds a box to a filled trace. The boxes of a row are one polygon, joined along the row's lower edge where
+// nothing shows: Plotly makes an element of the page for each polygon, so there must be few.
+function box(trace, x0, x1, y) {
+  if (trace.row !== y && trace.x.length) { trace.x.push(null); trace.y.push(null); }
+  trace.row = y;
+  trace.x.push(x0, x0, x1, x1);
+  trace.y.push(y + 0.92, y + 0.08, y + 0.08, y + 0.92);
 }
 
-function outline(colour, width, dash) {
-  return { type: "scatter", mode: "lines", x: [], y: [], hoverinfo: "skip", showlegend: false, cliponaxis: true,
-    line: { color: colour, width, dash: dash || "solid", simplify: false } };
+// Many outlines or lines as one path: a shape of Plotly, in data coordinates.
+class Path {
+  constructor(colour, width, dash) {
+    this.parts = [];
+    this.style = { type: "path", xref: "x", yref: "y", layer: "above", fillcolor: "rgba(0,0,0,0)", line: { color: colour, width, dash: dash || "solid" } };
+  }
+
+  frame(x0, x1, y, inset) { this.parts.push(`M${x0},${y + inset}H${x1}V${y + 1 - inset}H${x0}Z`); }
+
+  segment(x0, y0, x1, y1) { this.parts.push(`M${x0},${y0}L${x1},${y1}`); }
+
+  get shapes() { return this.parts.length ? [{ ...this.style, path: this.parts.join("") }] : []; }
 }
 
 function shortName(data, i) {
@@ -72,7 +85,7 @@ class Figure {
     this.rowOf = new Map();
   }
 
-  x(ns) { return (ns - this.offset) / this.unit.ns; }
+  x(ns) { return Math.round((1000 * (ns - this.offset)) / this.unit.ns) / 1000; }
 
   build(offset, from, to, widthPx, marks) {
     this.offset = offset;
@@ -80,22 +93,20 @@ class Figure {
     this.range = [from / this.unit.ns, to / this.unit.ns];
     this.from = from + offset;
     this.to = to + offset;
-    const traces = [...this.spanTraces(), ...this.markTraces(marks), ...this.counterTraces()];
+    const traces = [...this.spanTraces(), ...this.counterTraces()];
     return { traces, layout: this.layout(marks) };
   }
 
   spanTraces() {
     const fills = new Map();
     const labels = { dark: this.labelTrace("#14181d"), light: this.labelTrace("#ffffff") };
-    this.critical = outline(css("--ink"), 2);
-    this.under = outline(css("--ink"), 2.5);
+    this.critical = new Path(css("--ink"), 2);
     this.rows.forEach((row, y) => {
       for (const shown of visibleSpans(this.data, row.spans, this.from, this.to, this.nsPerPx)) {
         this.span(fills, labels, shown, y);
       }
     });
-    const extra = this.view.critical ? [this.critical, this.under] : [];
-    return [...[...fills.entries()].sort((a, b) => (a[0] < b[0] ? -1 : 1)).map((e) => e[1]), ...extra, labels.dark, labels.light];
+    return [...[...fills.entries()].sort((a, b) => (a[0] < b[0] ? -1 : 1)).map((e) => e[1]), labels.dark, labels.light];
   }
 
   span(fills, labels, { i, from, to }, y) {
@@ -105,11 +116,11 @@ class Figure {
     if (!fills.has(key)) fills.set(key, this.fillTrace(c.family[i], c.child[i], dim));
     const x0 = this.x(Math.max(from, this.from));
     const x1 = this.x(Math.min(to, this.to));
-    box(fills.get(key), x0, x1, y, 0.08);
     const px = (Math.min(to, this.to) - Math.max(from, this.from)) / this.nsPerPx;
+    box(fills.get(key), x0, px > 3 ? x1 - this.nsPerPx / this.unit.ns : x1, y);
     if (this.data.critical[i]) {
-      if (px > 4) box(this.critical, x0, x1, y, 0.08);
-      else { this.under.x.push(x0, x1, null); this.under.y.push(y + 0.95, y + 0.95, null); }
+      if (px > 4) this.critical.frame(x0, x1, y, 0.06);
+      else this.critical.segment(x0, y + 0.95, x1, y + 0.95);
     }
     const text = shortName(this.data, i);
     if (px < text.length * 6.1 + 6 || dim) return;
@@ -123,7 +134,7 @@ class Figure {
   fillTrace(familyIndex, child, dim) {
     const family = this.view.families[familyIndex];
     const colour = familyColour(family, child, this.dark);
-    const trace = { ...outline(mix(colour, this.dark ? "#ffffff" : "#000000", 0.25), 0.6), fill: "toself", fillcolor: colour, name: family.title };
+    const trace = { type: "scatter", mode: "none", x: [], y: [], hoverinfo: "skip", showlegend: false, fill: "toself", fillcolor: colour, name: family.title };
     if (child === 2) {
       trace.fillpattern = { shape: "/", size: 6, solidity: 0.12, bgcolor: colour, fgcolor: mix(colour, "#000000", 0.55) };
     }
@@ -137,31 +148,27 @@ class Figure {
   }
 
   // The selected span, what it waited for, and what waited for it.
-  markTraces(marks) {
+  markShapes(marks) {
     if (!marks) return [];
-    const parts = [["self", css("--select"), 3], ["causes", css("--cause"), 2.5], ["waiters", css("--waiter"), 2.5]];
-    const traces = [];
-    for (const [key, colour, width] of parts) {
-      const boxes = outline(colour, width);
-      const links = outline(colour, 1.2, "dot");
+    const parts = [["causes", css("--cause"), 2.5], ["waiters", css("--waiter"), 2.5], ["self", css("--select"), 3]];
+    return parts.flatMap(([key, colour, width]) => {
+      const boxes = new Path(colour, width);
+      const links = new Path(colour, 1.2, "dot");
       for (const i of marks[key]) this.mark(boxes, links, i, key, marks.self[0]);
-      traces.push(links, boxes);
-    }
-    return traces;
+      return [...links.shapes, ...boxes.shapes];
+    });
   }
 
   mark(boxes, links, i, key, self) {
     const y = this.rowIndex(i);
     if (y < 0) return;
     const c = this.data.c;
-    const edge = (ns) => Math.min(Math.max(ns, this.from), this.to);
-    if (c.end[i] > this.from && c.start[i] < this.to) box(boxes, this.x(edge(c.start[i])), this.x(edge(c.end[i])), y, 0.04);
+    const edge = (ns) => this.x(Math.min(Math.max(ns, this.from), this.to));
+    if (c.end[i] > this.from && c.start[i] < this.to) boxes.frame(edge(c.start[i]), edge(c.end[i]), y, 0.04);
     const ys = this.rowIndex(self);
     if (key === "self" || ys < 0) return;
-    const [a, b] = key === "causes" ? [i, self] : [self, i];
-    const [ya, yb] = key === "causes" ? [y, ys] : [ys, y];
-    links.x.push(this.x(c.end[a]), this.x(c.start[b]), null);
-    links.y.push(ya + 0.5, yb + 0.5, null);
+    if (key === "causes") links.segment(edge(c.end[i]), y + 0.5, edge(c.start[self]), ys + 0.5);
+    else links.segment(edge(c.end[self]), ys + 0.5, edge(c.start[i]), y + 0.5);
   }
 
   rowIndex(i) {
@@ -224,15 +231,15 @@ class Figure {
     const ink = css("--ink");
     const grid = css("--grid");
     const muted = css("--muted");
-    const axis = { fixedrange: true, zeroline: false, tickfont: { size: 11, color: muted }, automargin: false };
+    const axis = { fixedrange: true, zeroline: false, ticklabeloverflow: "allow", tickfont: { size: 11, color: muted }, automargin: false };
     const layout = {
       height: inner + MARGIN.t + MARGIN.b, margin: MARGIN, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"),
       font: { family: "system-ui, sans-serif", size: 12, color: ink }, showlegend: false, hovermode: false, dragmode: "zoom",
-      xaxis: { range: this.range, gridcolor: grid, zeroline: false, tickfont: { size: 11, color: muted }, nticks: 14,
-        ticksuffix: ` ${this.unit.name}`, showticksuffix: "all", anchor: "free", position: 0, separatethousands: true, minallowed: undefined },
+      xaxis: { range: this.range, gridcolor: grid, zeroline: false, tickfont: { size: 11, color: muted }, nticks: 12, ticklabeloverflow: "allow",
+        ticksuffix: ` ${this.unit.name}`, showticksuffix: "all", anchor: "free", position: 0, separatethousands: true },
       yaxis: { ...axis, domain: [1 - lanesPx / inner, 1], range: [this.rows.length, 0], showgrid: false, tickmode: "array",
         tickvals: this.rows.map((_, y) => y + 0.5), ticktext: this.rows.map((r) => this.rowTitle(r)) },
-      shapes: this.shapes(), annotations: this.annotations(groups, inner),
+      shapes: this.shapes(marks), annotations: this.annotations(groups, inner),
     };
     groups.forEach((group, k) => {
       const top = lanesPx + k * COUNTER_PX + 8;
@@ -248,8 +255,8 @@ class Figure {
     return row.first ? `<b>rank ${row.rank}</b>  ${lane}` : lane;
   }
 
-  shapes() {
-    const out = [];
+  shapes(marks) {
+    const out = [...(this.view.critical ? this.critical.shapes : []), ...this.markShapes(marks)];
     this.rows.forEach((row, y) => {
       if (row.first && y) out.push(this.line({ x0: 0, x1: 1, xref: "paper", y0: y, y1: y }, "solid"));
     });

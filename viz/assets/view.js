@@ -13,6 +13,8 @@ class Section {
     this.plot = node.querySelector(".plot");
     this.drawn = 0;
     this.near = false;
+    this.stale = true;
+    this.widthPx = 100;
   }
 
   get data() {
@@ -25,12 +27,16 @@ class Section {
 
   get rows() { return this.data.rowsOf(this.view.ranksOf(this.data)); }
 
-  get widthPx() { return Math.max(100, this.plot.clientWidth - MARGIN.l - MARGIN.r); }
-
   get offset() { return this.view.offset(this.data); }
 
+  measure() {
+    const { top, bottom, width } = this.plot.getBoundingClientRect();
+    this.widthPx = Math.max(100, Math.floor(width) - MARGIN.l - MARGIN.r);
+    this.inView = bottom > 0 && top < innerHeight;
+  }
+
   draw() {
-    if (!this.near) return;
+    this.stale = false;
     const { from, to } = this.view.window;
     this.shownRows = this.rows;
     const figure = new Figure(this.view, this.data, this.shownRows);
@@ -38,7 +44,7 @@ class Section {
     const { traces, layout } = figure.build(this.offset, from, to, this.widthPx, marks);
     const config = { displayModeBar: false, doubleClick: false, scrollZoom: false, responsive: false };
     this.plot.style.height = `${layout.height}px`;
-    Plotly.react(this.plot, traces, { ...layout, width: this.plot.clientWidth }, config);
+    Plotly.react(this.plot, traces, { ...layout, width: this.widthPx + MARGIN.l + MARGIN.r }, config);
     if (!this.drawn++) this.listen();
     this.plot.dataset.drawn = String(this.drawn);
   }
@@ -91,6 +97,7 @@ class View {
     this.counters = true;
     this.critical = true;
     this.selected = null;
+    this.chartWatch = {};
     this.sections = [...document.querySelectorAll("section[data-timeline]")].map((n) => new Section(this, n));
     this.chosenRanks = null;
     const layers = this.sections.length ? [...this.sections[0].data.layers.keys()].sort((a, b) => a - b) : [];
@@ -187,9 +194,27 @@ class View {
     return { self: [i], causes: [...new Set(causes)], waiters: [...new Set(data.waitersOf(i).map((w) => w.span))] };
   }
 
+  // Draws what is on the screen now, and what is near it once that is painted.
   draw() {
     const began = performance.now();
-    for (const section of this.sections) section.draw();
+    for (const section of this.sections) section.measure();
+    for (const section of this.sections) {
+      section.stale = true;
+      if (section.inView) section.draw();
+    }
     document.body.dataset.drawMs = (performance.now() - began).toFixed(1);
+    clearTimeout(this.later);
+    this.later = setTimeout(() => this.drawNear(), 60);
+  }
+
+  drawAll() {
+    for (const section of this.sections) { section.near = true; section.measure(); section.draw(); }
+  }
+
+  drawNear() {
+    const next = this.sections.find((s) => s.near && s.stale);
+    if (!next) return;
+    next.draw();
+    this.later = setTimeout(() => this.drawNear(), 0);
   }
 }
