@@ -1,0 +1,5 @@
+"""`python -m moe_overlap`."""
+
+from moe_overlap.cli import main
+
+main()

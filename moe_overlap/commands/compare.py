@@ -1,0 +1,76 @@
+"""`moe-overlap compare`: predict every schedule of a scenario, and say which one wins and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moe_overlap.commands.arguments import (
+    AllowRefused,
+    JsonOption,
+    ScenarioArgument,
+    SetOption,
+    check_settings,
+)
+from moe_overlap.errors import REFUSED
+
+if TYPE_CHECKING:
+    from moe_overlap.comparison import Comparison
+
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", help="Report to write. Default: reports/SCENARIO.html, none with --json."
+    ),
+]
+
+
+def compare(
+    scenario: ScenarioArgument,
+    settings: SetOption = None,
+    html: HtmlOption = None,
+    as_json: JsonOption = False,
+    allow_refused: AllowRefused = False,
+) -> None:
+    """Predict every schedule of a scenario: which wins, by how much, and why."""
+    from moe_overlap.comparison import compare as compare_schedules
+    from moe_overlap.output import print_json, progress
+    from scenarios import load
+
+    loaded = load(scenario, check_settings(settings))
+    with progress() as report:
+        result = compare_schedules(loaded, allow_refused=allow_refused, progress=report)
+        target = html or (None if as_json else Path("reports") / f"{Path(scenario).stem}.html")
+        if target is not None:
+            report("drawing the report")
+            _write_report(target, result)
+    if as_json:
+        print_json(result.document())
+    else:
+        _print_table(result, target)
+    if result.document()["best"] is None:
+        raise typer.Exit(REFUSED)
+
+
+def _write_report(target: Path, result: Comparison) -> None:
+    from moe_overlap.output import writable
+    from viz.report import write_report
+
+    write_report(writable(target), result.document(), result.timelines())
+
+
+def _print_table(result: Comparison, target: Path | None) -> None:
+    from moe_overlap.output import stdout
+    from viz.terminal import compare_table, refusals
+
+    document, console = result.document(), stdout()
+    console.print(compare_table(document))
+    for line in refusals(document):
+        console.print(line)
+    best = document["best"]
+    console.print(f"\n{'No schedule fits' if best is None else f'{best}: ' + document['verdict']}.")
+    console.print(document["why"], highlight=False)
+    if target is not None:
+        console.print(f"report: {target}", highlight=False, soft_wrap=True)

@@ -1,0 +1,69 @@
+"""What a comparison knows about one schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from models.sglang_rules import Refusal
+from schedules.program import Program
+from schedules.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A predicted schedule in numbers; times in ns.
+
+    `step_ns` is the whole forward pass, `layer_ns` one MoE layer in steady state. `exposed_ns`,
+    `critical_path`, `bubbles_ns` and the SM fractions are of one layer, on the rank that the path
+    ends on; `bounds_ns` are of the step. `doubt_ns` is, by kind of kernel, how much of the step would
+    change if that kind's cost were off by its stated uncertainty.
+    """
+
+    step_ns: float
+    layer_ns: float
+    exposed_ns: float
+    sm_resident: float
+    sm_spinning: float
+    bounds_ns: Mapping[str, float]
+    critical_path: tuple[tuple[str, float], ...]
+    bubbles_ns: Mapping[str, float]
+    cost_shares: Mapping[str, float]
+    doubt_ns: Mapping[str, float]
+
+    @property
+    def noise_ns(self) -> float:
+        """Half width of the step's band: kinds err independently, one kernel kind errs alike."""
+        return sum(doubt**2 for doubt in self.doubt_ns.values()) ** 0.5
+
+    @property
+    def band_ns(self) -> tuple[float, float]:
+        """The step's band; it never goes below the largest bound."""
+        floor = min(self.step_ns, max(self.bounds_ns.values(), default=0.0))
+        return max(floor, self.step_ns - self.noise_ns), self.step_ns + self.noise_ns
+
+    def noise_against(self, other: Figures) -> float:
+        """Uncertainty of the difference of two steps: what both share of a kind's error cancels."""
+        kinds = {*self.doubt_ns, *other.doubt_ns}
+        gaps = (self.doubt_ns.get(kind, 0.0) - other.doubt_ns.get(kind, 0.0) for kind in kinds)
+        return sum(gap**2 for gap in gaps) ** 0.5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One schedule of a comparison: refused, or predicted, or (when allowed) both."""
+
+    name: str
+    variant: str
+    launch: str
+    refused: Refusal | None = None
+    figures: Figures | None = None
+    memory_gib: float | None = None
+    max_batch_per_rank: int | None = None
+    program: Program | None = field(default=None, repr=False)
+    timeline: Timeline | None = field(default=None, repr=False)
+
+    @property
+    def can_win(self) -> bool:
+        """Whether the row stands for the best: it has figures and nobody refuses it."""
+        return self.figures is not None and self.refused is None
