@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
 from models.config import load_model
-from models.deployment import A2A, A2AMode, Batch, Deployment, Model, Quantization
+from models.deployment import A2A, Batch, Deployment, Model, Quantization
 from models.errors import InputError
 from models.machine import Machine
 from models.profile import load_machine
@@ -15,8 +13,6 @@ from models.routing import Routing, RoutingSpec, route
 from models.sglang_rules import Rules, available_versions, load_rules
 from scenarios.batch import batch_of
 from scenarios.schema import ModelSpec, Scenario, UserSchedule
-
-Launch = Literal["cuda_graph", "eager"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +31,7 @@ class ScheduleChoice:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A scenario as the builders take it. `launch` is what the deployment asks for; a schedule that
-    cannot be captured runs eager all the same (`launch_of`)."""
+    """A scenario as the builders take it."""
 
     scenario: Scenario
     deployment: Deployment
@@ -46,24 +41,11 @@ class Resolved:
     rules: Rules
 
     @property
-    def mode(self) -> A2AMode:
-        """The exchange's mode, `auto` already resolved."""
-        return self.deployment.a2a.mode
-
-    @property
-    def launch(self) -> Launch:
-        """How the kernels are launched: a CUDA graph for decode with low latency if asked for.
-
-        A normal-mode exchange waits on the host for its counts, and prefill graphs are off with
-        two-batch overlap; both run eager (rule `a2a.graph_normal`).
-        """
-        asked = self.scenario.runtime.launch
-        captured = self.batch.phase == "decode" and self.mode == "low_latency"
-        return "cuda_graph" if captured and asked == "cuda_graph" else "eager"
-
-    @property
-    def sequences_per_rank(self) -> float:
-        """Mean number of sequences on a rank."""
+    def tokens_per_step(self) -> float:
+        """Tokens that a step yields per GPU, as a mean over ranks: in prefill all new tokens, in
+        decode one per sequence (drafts may be rejected, so none of them is counted)."""
+        if self.batch.phase == "prefill":
+            return sum(self.batch.tokens) / len(self.batch.tokens)
         lens = self.batch.new_tokens
         return sum(map(len, lens)) / len(lens)
 

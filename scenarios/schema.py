@@ -175,7 +175,7 @@ class Runtime(Section):
         default="0.5.23", description="version of the rules, in quotes if it has one dot"
     )
     moe_runner: str = Field(default="deep_gemm", description="grouped GEMM library")
-    launch: Literal["cuda_graph", "eager"] = "cuda_graph"
+    launch: Literal["auto", "cuda_graph", "eager"] = "auto"
     tbo_token_distribution_threshold: float = Field(
         default=0.48, ge=0.0, le=0.5, description="fraction"
     )
