@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+
 from models.config import load_model
 from models.deployment import A2A, Batch, Deployment, Model, Quantization
 from models.errors import InputError
