@@ -93,15 +93,18 @@ class TboRules(_Section):
 
 
 class Halves(_Section):
-    """What each half of an exchange launches, on which stream its kernels run, and whether other
-    work can lie between the halves."""
+    """Stream lines of the four letters of an exchange, and whether other work can lie between the
+    two halves of one."""
 
-    dispatch_a: tuple[str, ...]
-    dispatch_b: tuple[str, ...]
-    combine_a: tuple[str, ...]
-    combine_b: tuple[str, ...]
-    stream: Literal["main", "comm"]
     overlap: bool
+    Da: tuple[str, ...]
+    Db: tuple[str, ...]
+    Ca: tuple[str, ...]
+    Cb: tuple[str, ...]
+
+    def lines(self, letter: str) -> tuple[str, ...] | None:
+        """Lines of an exchange's letter; None for any other letter."""
+        return {"Da": self.Da, "Db": self.Db, "Ca": self.Ca, "Cb": self.Cb}.get(letter)
 
 
 class BlackwellRule(_Section):
@@ -112,14 +115,13 @@ class BlackwellRule(_Section):
 
 
 class Variant(_Section):
-    """One single-batch-overlap variant: which device selects it, whether the down GEMM signals the
-    combine, where the shared expert runs and which stream carries the combine's send."""
+    """One single-batch-overlap variant: which device selects it (`outside`: with the environment
+    variable that leaves the shared expert outside), whether the down GEMM signals the combine, and
+    its layer."""
 
     blackwell: bool
     signals: bool
-    shared: Literal["between_dispatch_halves", "after_experts", "alt", "alt_before_combine"]
-    combine_stream: Literal["main", "alt"]
-    mode: Literal["low_latency", "none"]
+    layer: tuple[str, ...]
     outside: bool = False
 
 
@@ -135,8 +137,6 @@ class SboRules(_Section):
     block_rows: int
     signal_runners: Mapping[Arch, tuple[str, ...]]
     signal_dtype: Mapping[Arch, str]
-    combine_gets_num_sms: Mapping[Arch, bool]
-    sm_limit_runners: tuple[str, ...]
     down_gemm_block_n: int
     hook_backends: tuple[str, ...]
     variants: Mapping[str, Variant]
@@ -159,6 +159,8 @@ class Rules(_Section):
     version: str
     defaults: Defaults
     layer_classes: Mapping[str, str]
+    streams: Mapping[str, int]
+    layers: Mapping[str, tuple[str, ...]]
     tbo: TboRules
     halves: Mapping[str, Mapping[Literal["normal", "low_latency"], Halves]]
     sbo: SboRules
@@ -167,7 +169,7 @@ class Rules(_Section):
     def refusal(self, rule: str, detail: str = "") -> Refusal:
         """The refusal of `rule`, with this case's values appended; KeyError for an unknown rule."""
         entry = self.refusals[rule]
-        reason = f"{entry.reason}: {detail}" if detail else entry.reason
+        reason = f"{entry.reason} ({detail})" if detail else entry.reason
         return Refusal(rule=rule, reason=reason, evidence=entry.evidence)
 
     def layer_class(self, architecture: str) -> str:

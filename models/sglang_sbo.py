@@ -108,14 +108,12 @@ def overlap_args(
     )
 
 
-def select_variant(rules: Rules, *, blackwell: bool, runner: str, outside: bool, a2a: str) -> str:
-    """Name of the variant that this device, runner, environment and backend select."""
-    if a2a == "none":
-        return "v5" if blackwell and not outside else "none"
+def select_variant(rules: Rules, *, blackwell: bool, runner: str, outside: bool) -> str:
+    """Name of the variant that this device, runner and environment select."""
     signals = runner in rules.sbo.signal_runners[_arch(blackwell)]
+    wanted = (blackwell, signals, outside and blackwell)
     for name, variant in rules.sbo.variants.items():
-        device_fits = variant.blackwell == blackwell and variant.outside == (outside and blackwell)
-        if variant.mode != "none" and device_fits and variant.signals == signals:
+        if (variant.blackwell, variant.signals, variant.outside) == wanted:
             return name
     raise ValueError(f"no SBO variant for blackwell={blackwell}, runner={runner!r}")
 

@@ -1,0 +1,121 @@
+"""Ranks' steps to a program: exchanges with their bytes and buffers, streams, buffers, the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from models.deployment import Deployment, LayerKernels
+from models.exchanges import exchange_bytes
+from models.routing import Routing
+from models.work import Work
+from schedules.builders.placing import Place
+from schedules.builders.request import Request
+from schedules.program import (
+    Begin,
+    Buffer,
+    End,
+    Exchange,
+    Launch,
+    Op,
+    Program,
+    RankClass,
+    Signal,
+    Step,
+    Stream,
+    Traffic,
+)
+
+
+@dataclass
+class ClassSteps:
+    """The steps of one class as they are built, with the bytes of its buffers."""
+
+    steps: list[Step] = field(default_factory=list)
+    buffers: dict[str, int] = field(default_factory=dict)
+
+    def own(self, place: Place, sizes: Mapping[str, int]) -> None:
+        """Note the buffers that a layer writes at its place, and the inputs that it takes."""
+        head = place.prefix
+        for name in place.flow.written:
+            self.buffers[head + name] = sizes.get(name, 0)
+        names = {name for reads in place.flow.carried.values() for name in reads}
+        for name in sorted(names - place.inherited.keys()):
+            source = f"in.{place.child}.{name}" if place.child else f"in.{name}"
+            self.buffers[source] = sizes.get(name, 0)
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """The exchanges of one child's layers: bytes by exchange, and flights."""
+
+    traffic: Mapping[str, Traffic]
+    flights: Mapping[str, Work]
+
+
+def transfers_of(deployment: Deployment, routing: Routing, layer: LayerKernels) -> Transfers:
+    """The transfers of a child batch with this routing; all its layers share the matrices."""
+    traffic = {name: exchange_bytes(deployment, routing, name) for name in ("dispatch", "combine")}
+    return Transfers(traffic, layer.flights)
+
+
+def assemble(
+    request: Request,
+    ranks: Sequence[tuple[int, ...]],
+    classes: Sequence[ClassSteps],
+    transfers: Mapping[str, Transfers],
+    signals: Iterable[Signal] = (),
+) -> Program:
+    """The program of classes that launch the same ops in the same order."""
+    graph = request.launching == "cuda_graph"
+    ops = [step.op for step in classes[0].steps if isinstance(step, Launch)]
+    used = {op.stream for op in ops}
+    return Program(
+        name=request.name,
+        streams=_streams(request, used),
+        classes=tuple(
+            RankClass(members, _wrapped(built.steps, graph), _buffers(built))
+            for members, built in zip(ranks, classes, strict=True)
+        ),
+        exchanges=_exchanges(request, ops, transfers),
+        signals=tuple(signals),
+    )
+
+
+def _streams(request: Request, used: set[str]) -> tuple[Stream, ...]:
+    known = request.rules.streams
+    names = [name for name in known if name in used] + sorted(used - known.keys())
+    return tuple(Stream(name, known.get(name, 0)) for name in names)
+
+
+def _wrapped(steps: list[Step], graph: bool) -> tuple[Step, ...]:
+    if not graph:
+        return tuple(steps)
+    return (Begin("graph", "step"), *steps, End("graph", "step"))
+
+
+def _buffers(built: ClassSteps) -> tuple[Buffer, ...]:
+    return tuple(Buffer(name, nbytes) for name, nbytes in built.buffers.items())
+
+
+def _exchanges(
+    request: Request, ops: Iterable[Op], transfers: Mapping[str, Transfers]
+) -> tuple[Exchange, ...]:
+    """Exchanges in host order; low-latency ones take DeepEP's buffers in turn."""
+    members = tuple(range(request.deployment.ep_size))
+    buffers = request.rules.defaults.ll_buffers
+    found: dict[str, Exchange] = {}
+    for op in ops:
+        if op.exchange is None or op.exchange in found:
+            continue
+        kind = op.exchange.rpartition(".")[2]
+        transfer = transfers[op.child]
+        found[op.exchange] = Exchange(
+            name=op.exchange,
+            family="low_latency" if request.low_latency else "normal",
+            ranks=members,
+            bytes=transfer.traffic[kind],
+            buffer=f"ll{len(found) % buffers}" if request.low_latency else None,
+            flight=transfer.flights.get(kind),
+        )
+    return tuple(found.values())

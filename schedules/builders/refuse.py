@@ -1,0 +1,108 @@
+"""Whether SGLang runs a schedule on a deployment and batch, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from models.sglang_rules import Refusal, Refused
+from models.sglang_sbo import select_variant, startup_refusal
+from models.sglang_tbo import RankVote, local_can_run, vote_refusal
+from schedules.builders.request import Request
+from schedules.builders.two_batch import children_of, tbo_plan
+
+
+def refusal_of(request: Request) -> Refusal | None:
+    """Why SGLang does not run the schedule, None when it does. A user's own schedule is only held to
+    what the exchange can do."""
+    exchange = _exchange_refusal(request)
+    if exchange is not None:
+        return exchange
+    if request.name.partition(".")[0] == "sbo":
+        return _sbo_refusal(request)
+    if request.name == "tbo":
+        return _tbo_refusal(request)
+    return _cap_refusal(request, request.batch.tokens)
+
+
+def selected_variant(request: Request) -> str:
+    """The SBO variant that the name asks for, or that device, runner and environment select."""
+    named = request.name.partition(".")[2]
+    return named or _selected(request)
+
+
+def _selected(request: Request) -> str:
+    return select_variant(
+        request.rules,
+        blackwell=request.blackwell,
+        runner=request.deployment.moe_runner,
+        outside=request.shared_outside,
+    )
+
+
+def _exchange_refusal(request: Request) -> Refusal | None:
+    a2a, rules = request.deployment.a2a, request.rules
+    try:
+        rules.halves_of(a2a.backend, a2a.mode)
+        assert request.launching
+    except Refused as refused:
+        return refused.refusal
+    limit = rules.defaults.ll_tokens_per_rank_limit
+    if request.low_latency and a2a.max_dispatch_tokens_per_rank > limit:
+        asked = a2a.max_dispatch_tokens_per_rank
+        return rules.refusal("a2a.low_latency_limit", f"{asked} asked, limit {limit}")
+    return None
+
+
+def _cap_refusal(request: Request, tokens: Sequence[int]) -> Refusal | None:
+    cap = request.deployment.a2a.max_dispatch_tokens_per_rank
+    if request.low_latency and max(tokens) > cap:
+        return request.rules.refusal("a2a.low_latency_cap", f"{max(tokens)} tokens, cap {cap}")
+    return None
+
+
+def _sbo_refusal(request: Request) -> Refusal | None:
+    rules, capability = request.rules, request.deployment.machine.compute_capability
+    if request.deployment.a2a.backend in rules.refusals["sbo.backend"].backends:
+        return rules.refusal("sbo.backend", request.deployment.a2a.backend)
+    startup = startup_refusal(rules, capability, sbo=True)
+    if startup is not None:
+        return startup
+    if not request.low_latency:
+        return rules.refusal("sbo.normal_mode")
+    named, selected = selected_variant(request), _selected(request)
+    if named != selected:
+        return rules.refusal("sbo.variant", f"{named} asked, {selected} selected")
+    return _cap_refusal(request, request.batch.tokens)
+
+
+def _tbo_refusal(request: Request) -> Refusal | None:
+    rules, deployment = request.rules, request.deployment
+    if deployment.a2a.backend in rules.refusals["tbo.backend"].backends:
+        return rules.refusal("tbo.backend", deployment.a2a.backend)
+    try:
+        tbo_plan(request)
+    except Refused as refused:
+        return refused.refusal
+    layer_class = rules.layer_class(deployment.model.architecture)
+    quirk = rules.refusals["tbo.no_dense_prefix"]
+    if deployment.model.first_k_dense == 0 and layer_class in quirk.layer_classes:
+        return rules.refusal("tbo.no_dense_prefix", layer_class)
+    if request.mode in rules.tbo.extend_modes and request.low_latency:
+        return rules.refusal("tbo.extend_low_latency", request.mode)
+    children, _, cuts = children_of(request)
+    failed = vote_refusal(rules, [_vote(request, cut.seq_index) for cut in cuts])
+    return failed or _cap_refusal(
+        request, [max(pair) for pair in zip(*(c.tokens for c in children), strict=True)]
+    )
+
+
+def _vote(request: Request, seq_index: int) -> RankVote:
+    ok = local_can_run(
+        request.rules,
+        tbo=True,
+        mode=request.mode,
+        split_known=True,
+        a2a=request.deployment.a2a.backend,
+        low_latency=request.low_latency,
+    )
+    return RankVote(ok, request.mode, seq_index)

@@ -1,0 +1,97 @@
+"""What a builder is asked for: one deployment and batch, how many layers, and the options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from models.deployment import Batch, Deployment
+from models.routing import Routing
+from models.sglang_rules import Refused, Rules, load_rules
+from models.sglang_sbo import is_blackwell
+
+Launching = Literal["cuda_graph", "eager"]
+Fold = bool | Literal["exact", "representative"]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One program to build.
+
+    `layers` MoE layers; with `whole_step` also embedding, dense layers and head around them. `launch`
+    None is what SGLang resolves: a graph for decode under low latency, else eager. `env` are
+    environment variables of the server. `sm_cap` overrides the limit of DeepGEMM kernels under TBO:
+    None follows the rules, 0 lifts it. `threshold` is the split threshold, `cuda` the CUDA version.
+    `ops`, `delta` and `lines` are a user's own schedule.
+    """
+
+    name: str
+    deployment: Deployment
+    batch: Batch
+    routing: Routing
+    layers: int
+    fold: Fold = True
+    rules: Rules = field(default_factory=load_rules)
+    whole_step: bool = False
+    launch: Launching | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    sm_cap: int | None = None
+    threshold: float | None = None
+    cuda: tuple[int, int] = (12, 8)
+    ops: str | None = None
+    delta: int | None = None
+    lines: str | tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise ValueError(f"layers {self.layers}: a program has at least one layer")
+        ranks = self.deployment.ep_size
+        if len(self.batch.new_tokens) != ranks or self.routing.ep_size != ranks:
+            raise ValueError(
+                f"ep_size {ranks}, but the batch has {len(self.batch.new_tokens)} ranks and the "
+                f"routing {self.routing.ep_size}"
+            )
+
+    @property
+    def mode(self) -> str:
+        """SGLang's forward mode of the batch."""
+        if self.batch.phase == "prefill":
+            return "EXTEND"
+        verify = any(count > 1 for lens in self.batch.new_tokens for count in lens)
+        return "TARGET_VERIFY" if verify else "DECODE"
+
+    @property
+    def low_latency(self) -> bool:
+        """Whether the exchanges are low-latency ones."""
+        return self.deployment.a2a.mode == "low_latency"
+
+    @property
+    def launching(self) -> Launching:
+        """Graph or eager. `Refused` when a graph is asked for that cannot be captured."""
+        capturable = self.batch.phase == "decode" and self.low_latency
+        if self.launch == "cuda_graph" and not self.low_latency:
+            raise Refused(self.rules.refusal("a2a.graph_normal"))
+        return self.launch or ("cuda_graph" if capturable else "eager")
+
+    @cached_property
+    def blackwell(self) -> bool:
+        """Whether SGLang treats the machine as Blackwell."""
+        return is_blackwell(self.rules, self.deployment.machine.compute_capability, self.cuda)
+
+    @property
+    def shared_outside(self) -> bool:
+        """Whether the environment leaves the shared expert outside single-batch overlap."""
+        return self.env.get(self.rules.sbo.outside_env, "0").lower() in ("1", "true", "yes", "y")
+
+    @property
+    def env_comm_sms(self) -> int | None:
+        """The environment's SM count of the combine's send, None when not set."""
+        value = self.env.get(self.rules.sbo.comm_sms_env)
+        if value is None:
+            return None
+        if not value.isdigit() or not 0 < int(value) < self.deployment.machine.num_sms:
+            limit = self.deployment.machine.num_sms - 1
+            raise ValueError(f"{self.rules.sbo.comm_sms_env}={value!r}: allowed: 1 to {limit}")
+        return int(value)

@@ -1,0 +1,193 @@
+"""Two-batch overlap: two children take turns at the yields of an operation list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from models.deployment import Batch, LayerKernels
+from models.layer import layer_kernels
+from models.routing import Routing
+from models.sglang_rules import Refused
+from models.sglang_tbo import deep_gemm_sms, tbo_strategy
+from schedules.builders.assemble import ClassSteps, assemble, transfers_of
+from schedules.builders.classes import rank_classes
+from schedules.builders.layer_steps import (
+    LETTERS,
+    capped,
+    catalogue_of,
+    honest,
+    letter_lines,
+    ranks_key,
+)
+from schedules.builders.placing import Flow, Place, flow_of, handed_on, put
+from schedules.builders.request import Request
+from schedules.builders.turns import CHILDREN, issue_order
+from schedules.builders.whole_step import Inherited, first_layer, step_begin, step_end
+from schedules.op_list import OpList, join_layers, parse_op_list
+from schedules.program import Begin, End, Launch, Program, Step
+from schedules.split import Cut, split_batch
+from schedules.stream_lines import parse_stream_lines
+
+
+@dataclass(frozen=True)
+class TwoBatchPlan:
+    """The stages of one layer, how many stages child A runs ahead, and the SM limit of DeepGEMM."""
+
+    stages: OpList
+    delta: int
+    gemm_sms: int | None
+
+
+@dataclass(frozen=True)
+class Child:
+    """One child on one rank: its kernels, their steps by letter, their flow, and what it inherits at
+    each layer."""
+
+    name: str
+    layer: LayerKernels
+    steps: Mapping[str, tuple[Step, ...]]
+    flow: Flow
+    inherited: tuple[Inherited, ...]
+
+
+def tbo_plan(request: Request) -> TwoBatchPlan:
+    """The operation list that SGLang has for the model's layer class and the forward mode; `Refused`
+    when there is none, or when it has operations that these layers have no kernels for."""
+    rules, deployment = request.rules, request.deployment
+    layer_class = rules.layer_class(deployment.model.architecture)
+    strategy = tbo_strategy(rules, layer_class, request.mode, deployment.a2a.backend)
+    stages = parse_op_list(strategy.ops, rules.tbo.operations)
+    foreign = {letter for stage in stages for letter in stage} - set(LETTERS)
+    if foreign:
+        raise Refused(rules.refusal("tbo.mapping", f"{strategy.name}: {sorted(foreign)}"))
+    limit = deep_gemm_sms(
+        strategy,
+        num_sms=deployment.machine.num_sms,
+        comm_sms=deployment.a2a.num_sms,
+        hip=False,
+    )
+    return TwoBatchPlan(stages, strategy.delta, _cap(request, limit))
+
+
+def ops_plan(request: Request) -> TwoBatchPlan:
+    """A user's own operation list. GrammarError marks a fault in it; ValueError names letters whose
+    kernels it leaves out."""
+    stages = parse_op_list(request.ops or "", LETTERS)
+    named = {letter for stage in stages for letter in stage}
+    layer = layer_kernels(request.deployment, request.batch, request.routing, 0)
+    missing = [letter for letter, group in layer.groups.items() if group and letter not in named]
+    if missing:
+        raise ValueError(f"operation list {request.ops!r} leaves out {', '.join(missing)}")
+    return TwoBatchPlan(stages, request.delta or 0, _cap(request, None))
+
+
+def build_two_batch(request: Request, plan: TwoBatchPlan) -> Program:
+    """The program of a plan: stages of both children in the order of their turns."""
+    child_batches, routings, cuts = children_of(request)
+
+    def kernels(rank: int) -> dict[str, LayerKernels]:
+        return {
+            name: layer_kernels(request.deployment, batch, routing, rank)
+            for name, batch, routing in zip(CHILDREN, child_batches, routings, strict=True)
+        }
+
+    classes = rank_classes(
+        request.fold, request.batch, request.routing, lambda rank: ranks_key(kernels(rank))
+    )
+    built, layers = [], []
+    for ranks in classes:
+        layers.append(kernels(ranks.example))
+        built.append(_class_steps(request, plan, ranks.example, layers[-1], cuts[ranks.example]))
+    transfers = {
+        name: transfers_of(request.deployment, routing, layers[0][name])
+        for name, routing in zip(CHILDREN, routings, strict=True)
+    }
+    return assemble(request, [item.ranks for item in classes], built, transfers)
+
+
+def children_of(
+    request: Request,
+) -> tuple[tuple[Batch, Batch], tuple[Routing, Routing], tuple[Cut, ...]]:
+    """Child batches, the routing of each child's tokens, and every rank's cut."""
+    child_a, child_b, cuts = split_batch(
+        request.batch, threshold=request.threshold, rules=request.rules
+    )
+    tokens = request.batch.tokens
+    at = [cut.token_index for cut in cuts]
+    routing_a = request.routing.slice([0] * len(at), at)
+    return (child_a, child_b), (routing_a, request.routing.slice(at, tokens)), cuts
+
+
+def _class_steps(
+    request: Request,
+    plan: TwoBatchPlan,
+    rank: int,
+    layers: Mapping[str, LayerKernels],
+    cut: Cut,
+) -> ClassSteps:
+    built = ClassSteps()
+    inherited = step_begin(request, rank, built)
+    children = {
+        name: _child(request, plan, name, layers[name], inherited, built) for name in CHILDREN
+    }
+    stages = join_layers(plan.stages, request.layers)
+    start = first_layer(request)
+    for name, index in issue_order(len(stages), plan.delta):
+        child, region = children[name], f"{name}.{index}"
+        built.steps.append(Begin("stage", region))
+        for layer, letter in stages[index]:
+            at = Place(start + layer, child.flow, child.inherited[layer], name, index)
+            steps = put(child.steps[letter], at)
+            if cut.two_chunk and name == "b":
+                steps = iter([_after_the_other_piece(step, at) for step in steps])
+            built.steps.extend(steps)
+        built.steps.append(End("stage", region))
+    step_end(request, rank, built, _merged(children, start + request.layers - 1))
+    return built
+
+
+def _child(
+    request: Request,
+    plan: TwoBatchPlan,
+    name: str,
+    layer: LayerKernels,
+    inherited: Inherited,
+    built: ClassSteps,
+) -> Child:
+    halves = request.rules.halves_of(request.deployment.a2a.backend, request.deployment.a2a.mode)
+    catalogue = catalogue_of(layer)
+    steps = {}
+    for letter in {letter for stage in plan.stages for letter in stage}:
+        found = parse_stream_lines(letter_lines(letter, halves), catalogue).steps
+        found = found if plan.gemm_sms is None else capped(found, plan.gemm_sms)
+        steps[letter] = honest(found, request.deployment)
+    flow, start = flow_of(layer), first_layer(request)
+    handed: list[Inherited] = []
+    for index in range(start, start + request.layers):
+        place = Place(index, flow, inherited, name)
+        built.own(place, layer.buffers)
+        handed.append(inherited)
+        inherited = handed_on(place)
+    return Child(name, layer, steps, flow, tuple(handed))
+
+
+def _after_the_other_piece(step: Step, place: Place) -> Step:
+    """Child B attends to the piece of its first sequence that child A cached in the same layer."""
+    own = f"{place.prefix}kv_cache"
+    if not isinstance(step, Launch) or own not in step.op.reads:
+        return step
+    other = f"L{place.layer}.{CHILDREN[0]}.kv_cache"
+    return replace(step, op=replace(step.op, reads=(*step.op.reads, other)))
+
+
+def _merged(children: Mapping[str, Child], last: int) -> Inherited:
+    """What comes after the last layer reads both children's results."""
+    names = next(iter(children.values())).flow.written
+    return {name: tuple(f"L{last}.{child}.{name}" for child in CHILDREN) for name in names}
+
+
+def _cap(request: Request, limit: int | None) -> int | None:
+    if request.sm_cap is None:
+        return limit
+    return request.sm_cap or None
