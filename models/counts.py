@@ -65,14 +65,13 @@ def elementwise(kind: str, rows: int, columns: int, read_bytes: int, write_bytes
     return work(kind, read_bytes=read_bytes, write_bytes=write_bytes, rows=rows, columns=columns)
 
 
-def bmm(heads: int, m: int, n: int, k: int, weights: str) -> Work:
-    """`heads` products [m, k] times [k, n]; fp8 operands when the weights are fp8 blocks."""
-    operand = BF16 if weights != "fp8_block" else 1
-    dtype = "bf16" if weights != "fp8_block" else "fp8"
+def bmm(heads: int, m: int, n: int, k: int) -> Work:
+    """`heads` products [m, k] times [k, n] in bf16, whatever the weights' format: SGLang dequantises
+    the absorbed weights of fp8-block checkpoints once, at load."""
     return work(
         "bmm",
-        flops={dtype: 2 * heads * m * n * k},
-        read_bytes=heads * (m * k * BF16 + n * k * operand),
+        flops={"bf16": 2 * heads * m * n * k},
+        read_bytes=heads * (m * k + n * k) * BF16,
         write_bytes=heads * m * n * BF16,
         heads=heads,
         m=m,
@@ -81,12 +80,12 @@ def bmm(heads: int, m: int, n: int, k: int, weights: str) -> Work:
     )
 
 
-def grouped_gemm(kind: str, rows: tuple[int, ...], n: int, k: int, weights: str) -> Work:
+def grouped_gemm(kind: str, rows: tuple[int, ...], n: int, k: int, weights: str, part: int) -> Work:
     """A grouped GEMM over the local experts; `rows` are the tokens of each.
 
     Contiguous: every active expert's rows are padded to BLOCK_M and the padding is computed. Masked:
     the real rows are computed, in tiles of BLOCK_M (dim `padded`). Weights of inactive experts are
-    not read.
+    not read. `part` is 1 for gate and up, 2 for down.
     """
     active = sum(1 for count in rows if count)
     padded = sum(ceil_to(count, BLOCK_M) for count in rows)
@@ -102,4 +101,5 @@ def grouped_gemm(kind: str, rows: tuple[int, ...], n: int, k: int, weights: str)
         padded=padded,
         n=n,
         k=k,
+        part=part,
     )

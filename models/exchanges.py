@@ -59,12 +59,38 @@ def node_ports(routing: Routing, gpus_per_node: int) -> Counts:
 def exchange_bytes(
     deployment: Deployment, routing: Routing, exchange: str
 ) -> tuple[tuple[int, ...], ...]:
-    """Bytes from source to destination rank, each counted once: `Exchange.bytes`."""
+    """Bytes from rank to rank as they cross the wires: `Exchange.bytes` of a dispatch or a combine.
+
+    In normal mode a token that several ranks of another node need crosses to that node once, and its
+    relay there passes it on; both hops are counted, at the ranks that carry them.
+    """
     matrix = copies(routing, deployment.a2a.mode)
+    if deployment.a2a.mode == "normal" and nodes_of(deployment) > 1:
+        matrix = _relayed(routing, matrix, deployment.machine.fabric.gpus_per_node)
     if exchange == "combine":
         matrix = matrix.T
     payload = payload_bytes(deployment, exchange)
-    return tuple(tuple(int(count) * payload for count in row) for row in matrix)
+    return tuple(tuple(row) for row in (matrix * payload).tolist())
+
+
+def _relayed(routing: Routing, matrix: Counts, gpus_per_node: int) -> Counts:
+    """Copies between ranks, int64[W, W], with those to other nodes sent through relays."""
+    wires = np.zeros_like(matrix)
+    to_node = routing.node_tokens(gpus_per_node)
+    size, nodes = to_node.shape
+    for source in range(size):
+        for node in range(nodes):
+            members = np.arange(node * gpus_per_node, min((node + 1) * gpus_per_node, size))
+            wanted = matrix[source, members]
+            if node == source // gpus_per_node:
+                wires[source, members] += wanted
+                continue
+            relay = min(members[0] + source % gpus_per_node, members[-1])
+            wires[source, relay] += to_node[source, node]
+            kept = wanted.copy()
+            kept[relay - members[0]] = 0
+            wires[relay, members] += kept
+    return wires
 
 
 def nodes_of(deployment: Deployment) -> int:
@@ -79,7 +105,7 @@ def exchange_work(
 
     Dims: `tokens` of the rank, `copies` at its busier direction (sent or received), `sent`,
     `received`, `nic_copies` across nodes at the busier direction (normal mode), `payload` bytes of a
-    copy, `hidden`, `ep_size`, `nodes`, `num_sms` of the transfer. HBM bytes: sent copies are read,
+    copy, `hidden`, `experts` with their slots, `ep_size`, `nodes`, `num_sms` of the transfer. HBM bytes: sent copies are read,
     received ones written.
     """
     matrix = copies(routing, deployment.a2a.mode)
@@ -103,6 +129,7 @@ def exchange_work(
         nic_copies=nic if deployment.a2a.mode == "normal" else 0,
         payload=payload,
         hidden=deployment.model.hidden_size,
+        experts=routing.num_physical,
         ep_size=deployment.ep_size,
         nodes=nodes_of(deployment),
         combine=int(exchange == "combine"),

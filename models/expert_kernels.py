@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from models.counts import BF16, activation_bytes, elementwise, grouped_gemm
+from models.counts import BF16, activation_bytes, grouped_gemm
 from models.deployment import Kernel
 from models.exchanges import exchange_work
 from models.kernels import Assembly
@@ -58,18 +58,21 @@ def expert_pair(
     """
     model, weights = build.deployment.model, build.deployment.quantization.weights
     inner, hidden = model.moe_intermediate_size, model.hidden_size
-    first = grouped_gemm(kind, rows, 2 * inner, hidden, weights)
-    second = grouped_gemm(kind, rows, hidden, inner, weights)
+    first = grouped_gemm(kind, rows, 2 * inner, hidden, weights, 1)
+    second = grouped_gemm(kind, rows, hidden, inner, weights, 2)
     masked = kind == "grouped_gemm_masked"
     if masked:
         second = replace(second, block_rows=64)
     computed = sum(rows) if masked else first.dim("padded")
-    act = elementwise(
+    act = work(
         "silu_mul",
-        computed,
-        inner,
-        computed * 2 * inner * BF16,
-        activation_bytes(computed, inner, weights),
+        read_bytes=computed * 2 * inner * BF16,
+        write_bytes=activation_bytes(computed, inner, weights),
+        rows=computed,
+        columns=inner,
+        active=first.dim("active"),
+        masked=int(masked),
+        hidden=hidden,
     )
     stored = activation_bytes(allocated, inner, weights)
     return (

@@ -87,8 +87,7 @@ def _indexer(build: Assembly, sums: SequenceSums) -> tuple[Kernel, ...]:
 
 def _query_bmm(build: Assembly, tokens: int) -> tuple[Kernel, ...]:
     att, heads = build.deployment.model.attention, heads_of(build)
-    weights = build.deployment.quantization.weights
-    product = bmm(heads, tokens, att.kv_lora_rank, att.qk_nope_head_dim, weights)
+    product = bmm(heads, tokens, att.kv_lora_rank, att.qk_nope_head_dim)
     target = {"q_latent": heads * tokens * att.kv_lora_rank * BF16}
     return (build.kernel("q_bmm", product, ("q",), target),)
 
@@ -135,8 +134,7 @@ def _absorbed_core(build: Assembly, sums: SequenceSums) -> tuple[Kernel, ...]:
         v_dim=att.kv_lora_rank,
     )
     reads = ("q_latent", "q_rope", "kv_cache", *(("index",) if att.index_topk else ()))
-    weights = build.deployment.quantization.weights
-    back = bmm(heads, sums.tokens, att.v_head_dim, att.kv_lora_rank, weights)
+    back = bmm(heads, sums.tokens, att.v_head_dim, att.kv_lora_rank)
     values = {"attn_v": heads * sums.tokens * att.v_head_dim * BF16}
     return (
         build.kernel("attn", core, reads, {"attn_latent": result}),
