@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from models.sglang_rules import Refusal, Refused
 from models.sglang_sbo import select_variant, startup_refusal
 from models.sglang_tbo import RankVote, local_can_run, vote_refusal
 from schedules.builders.request import Request
-from schedules.builders.two_batch import children_of, tbo_plan
+from schedules.builders.two_batch import tbo_plan
 
 
 def refusal_of(request: Request) -> Refusal | None:
@@ -21,7 +19,7 @@ def refusal_of(request: Request) -> Refusal | None:
         return _sbo_refusal(request)
     if request.name == "tbo":
         return _tbo_refusal(request)
-    return _cap_refusal(request, request.batch.tokens)
+    return _cap_refusal(request, max(request.batch.tokens))
 
 
 def selected_variant(request: Request) -> str:
@@ -53,10 +51,10 @@ def _exchange_refusal(request: Request) -> Refusal | None:
     return None
 
 
-def _cap_refusal(request: Request, tokens: Sequence[int]) -> Refusal | None:
+def _cap_refusal(request: Request, tokens: int) -> Refusal | None:
     cap = request.deployment.a2a.max_dispatch_tokens_per_rank
-    if request.low_latency and max(tokens) > cap:
-        return request.rules.refusal("a2a.low_latency_cap", f"{max(tokens)} tokens, cap {cap}")
+    if request.low_latency and tokens > cap:
+        return request.rules.refusal("a2a.low_latency_cap", f"{tokens} tokens, cap {cap}")
     return None
 
 
@@ -72,7 +70,7 @@ def _sbo_refusal(request: Request) -> Refusal | None:
     named, selected = selected_variant(request), _selected(request)
     if named != selected:
         return rules.refusal("sbo.variant", f"{named} asked, {selected} selected")
-    return _cap_refusal(request, request.batch.tokens)
+    return _cap_refusal(request, max(request.batch.tokens))
 
 
 def _tbo_refusal(request: Request) -> Refusal | None:
@@ -89,11 +87,11 @@ def _tbo_refusal(request: Request) -> Refusal | None:
         return rules.refusal("tbo.no_dense_prefix", layer_class)
     if request.mode in rules.tbo.extend_modes and request.low_latency:
         return rules.refusal("tbo.extend_low_latency", request.mode)
-    children, _, cuts = children_of(request)
-    failed = vote_refusal(rules, [_vote(request, cut.seq_index) for cut in cuts])
-    return failed or _cap_refusal(
-        request, [max(pair) for pair in zip(*(c.tokens for c in children), strict=True)]
+    failed = vote_refusal(
+        rules, [_vote(request, cut.seq_index) for cut in request.children[0].cuts]
     )
+    largest = max(max(child.batch.tokens) for child in request.children)
+    return failed or _cap_refusal(request, largest)
 
 
 def _vote(request: Request, seq_index: int) -> RankVote:

@@ -11,9 +11,21 @@ from models.deployment import Batch, Deployment
 from models.routing import Routing
 from models.sglang_rules import Refused, Rules, load_rules
 from models.sglang_sbo import is_blackwell
+from schedules.builders.turns import CHILDREN
+from schedules.split import Cut, split_batch
 
 Launching = Literal["cuda_graph", "eager"]
 Fold = bool | Literal["exact", "representative"]
+
+
+@dataclass(frozen=True, eq=False)
+class Child:
+    """One child of a split batch: what every rank holds, where its tokens go, and every rank's cut."""
+
+    name: str
+    batch: Batch
+    routing: Routing
+    cuts: tuple[Cut, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +73,18 @@ class Request:
             return "EXTEND"
         verify = any(count > 1 for lens in self.batch.new_tokens for count in lens)
         return "TARGET_VERIFY" if verify else "DECODE"
+
+    @cached_property
+    def children(self) -> tuple[Child, Child]:
+        """Both children of a two-batch split."""
+        *batches, cuts = split_batch(self.batch, threshold=self.threshold, rules=self.rules)
+        at = [cut.token_index for cut in cuts]
+        bounds = ([0] * len(at), at), (at, self.batch.tokens)
+        child_a, child_b = (
+            Child(name, batch, self.routing.slice(*bound), cuts)
+            for name, batch, bound in zip(CHILDREN, batches, bounds, strict=True)
+        )
+        return child_a, child_b
 
     @property
     def low_latency(self) -> bool:

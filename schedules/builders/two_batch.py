@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from models.deployment import Batch, LayerKernels
+from models.deployment import LayerKernels
 from models.layer import layer_kernels
-from models.routing import Routing
 from models.sglang_rules import Refused
 from models.sglang_tbo import deep_gemm_sms, tbo_strategy
 from schedules.builders.assemble import ClassSteps, assemble, transfers_of
@@ -26,7 +25,6 @@ from schedules.builders.turns import CHILDREN, issue_order
 from schedules.builders.whole_step import Inherited, first_layer, step_begin, step_end
 from schedules.op_list import OpList, join_layers, parse_op_list
 from schedules.program import Begin, End, Launch, Program, Step
-from schedules.split import Cut, split_batch
 from schedules.stream_lines import parse_stream_lines
 
 
@@ -40,7 +38,7 @@ class TwoBatchPlan:
 
 
 @dataclass(frozen=True)
-class Child:
+class ChildSteps:
     """One child on one rank: its kernels, their steps by letter, their flow, and what it inherits at
     each layer."""
 
@@ -84,39 +82,27 @@ def ops_plan(request: Request) -> TwoBatchPlan:
 
 def build_two_batch(request: Request, plan: TwoBatchPlan) -> Program:
     """The program of a plan: stages of both children in the order of their turns."""
-    child_batches, routings, cuts = children_of(request)
+    children = request.children
 
     def kernels(rank: int) -> dict[str, LayerKernels]:
         return {
-            name: layer_kernels(request.deployment, batch, routing, rank)
-            for name, batch, routing in zip(CHILDREN, child_batches, routings, strict=True)
+            child.name: layer_kernels(request.deployment, child.batch, child.routing, rank)
+            for child in children
         }
 
     classes = rank_classes(
         request.fold, request.batch, request.routing, lambda rank: ranks_key(kernels(rank))
     )
-    built, layers = [], []
-    for ranks in classes:
-        layers.append(kernels(ranks.example))
-        built.append(_class_steps(request, plan, ranks.example, layers[-1], cuts[ranks.example]))
+    layers = [kernels(ranks.example) for ranks in classes]
+    built = [
+        _class_steps(request, plan, ranks.example, layer)
+        for ranks, layer in zip(classes, layers, strict=True)
+    ]
     transfers = {
-        name: transfers_of(request.deployment, routing, layers[0][name])
-        for name, routing in zip(CHILDREN, routings, strict=True)
+        child.name: transfers_of(request.deployment, child.routing, layers[0][child.name])
+        for child in children
     }
     return assemble(request, [item.ranks for item in classes], built, transfers)
-
-
-def children_of(
-    request: Request,
-) -> tuple[tuple[Batch, Batch], tuple[Routing, Routing], tuple[Cut, ...]]:
-    """Child batches, the routing of each child's tokens, and every rank's cut."""
-    child_a, child_b, cuts = split_batch(
-        request.batch, threshold=request.threshold, rules=request.rules
-    )
-    tokens = request.batch.tokens
-    at = [cut.token_index for cut in cuts]
-    routing_a = request.routing.slice([0] * len(at), at)
-    return (child_a, child_b), (routing_a, request.routing.slice(at, tokens)), cuts
 
 
 def _class_steps(
@@ -124,9 +110,9 @@ def _class_steps(
     plan: TwoBatchPlan,
     rank: int,
     layers: Mapping[str, LayerKernels],
-    cut: Cut,
 ) -> ClassSteps:
     built = ClassSteps()
+    two_chunk = request.children[1].cuts[rank].two_chunk
     inherited = step_begin(request, rank, built)
     children = {
         name: _child(request, plan, name, layers[name], inherited, built) for name in CHILDREN
@@ -139,7 +125,7 @@ def _class_steps(
         for layer, letter in stages[index]:
             at = Place(start + layer, child.flow, child.inherited[layer], name, index)
             steps = put(child.steps[letter], at)
-            if cut.two_chunk and name == "b":
+            if two_chunk and name == "b":
                 steps = iter([_after_the_other_piece(step, at) for step in steps])
             built.steps.extend(steps)
         built.steps.append(End("stage", region))
@@ -154,7 +140,7 @@ def _child(
     layer: LayerKernels,
     inherited: Inherited,
     built: ClassSteps,
-) -> Child:
+) -> ChildSteps:
     halves = request.rules.halves_of(request.deployment.a2a.backend, request.deployment.a2a.mode)
     catalogue = catalogue_of(layer)
     steps = {}
@@ -169,7 +155,7 @@ def _child(
         built.own(place, layer.buffers)
         handed.append(inherited)
         inherited = handed_on(place)
-    return Child(name, layer, steps, flow, tuple(handed))
+    return ChildSteps(name, layer, steps, flow, tuple(handed))
 
 
 def _after_the_other_piece(step: Step, place: Place) -> Step:
@@ -181,7 +167,7 @@ def _after_the_other_piece(step: Step, place: Place) -> Step:
     return replace(step, op=replace(step.op, reads=(*step.op.reads, other)))
 
 
-def _merged(children: Mapping[str, Child], last: int) -> Inherited:
+def _merged(children: Mapping[str, ChildSteps], last: int) -> Inherited:
     """What comes after the last layer reads both children's results."""
     names = next(iter(children.values())).flow.written
     return {name: tuple(f"L{last}.{child}.{name}" for child in CHILDREN) for name in names}
