@@ -1,4 +1,4 @@
-"""The comparison as a table on a terminal."""
+"""What commands show on a terminal: the comparison as a table, one layer as coloured lanes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from viz.figures import COLUMNS
+from viz.terminal_timeline import LayerDrawing, timeline_text
+
+__all__ = ["LayerDrawing", "compare_table", "refusals", "timeline_text"]
 
 Document = Mapping[str, Any]
 

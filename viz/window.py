@@ -1,0 +1,45 @@
+"""Which part of a timeline a picture shows: one layer in steady state, or all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from schedules.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Times in ns; `layer` is None for the whole timeline. `period_ns` is the time from the start of
+    the layer to the start of the next one, 0 when there is no next one."""
+
+    start_ns: int
+    end_ns: int
+    layer: int | None = None
+    period_ns: int = 0
+
+
+def layer_windows(timeline: Timeline) -> Mapping[int, tuple[int, int]]:
+    """First start and last end of every layer over all ranks, in order of layer."""
+    found: dict[int, tuple[int, int]] = {}
+    for span in timeline.spans:
+        if span.layer >= 0:
+            start, end = found.get(span.layer, (span.start_ns, span.end_ns))
+            found[span.layer] = min(start, span.start_ns), max(end, span.end_ns)
+    return dict(sorted(found.items()))
+
+
+def steady_window(timeline: Timeline, layer: int | None = None) -> Window:
+    """The window of `layer`, by default the middle one of those that have a successor; the whole
+    timeline when it has no layers. KeyError for a layer that it does not have."""
+    windows = layer_windows(timeline)
+    if not windows:
+        return Window(0, timeline.makespan_ns)
+    if layer is None:
+        inner = list(windows)[:-1] or list(windows)
+        layer = inner[len(inner) // 2]
+    if layer not in windows:
+        raise KeyError(f"no layer {layer}; the timeline has {min(windows)} to {max(windows)}")
+    start, end = windows[layer]
+    after = windows.get(layer + 1)
+    return Window(start, end, layer, after[0] - start if after else 0)
