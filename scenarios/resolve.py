@@ -13,21 +13,19 @@ from models.profile import load_machine
 from models.routing import Routing, RoutingSpec, route
 from models.sglang_rules import Rules, available_versions, load_rules
 from scenarios.batch import batch_of
+from scenarios.errors import ScenarioError
 from scenarios.schema import ModelSpec, Scenario, UserSchedule
+from schedules.builders import schedule_names
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleChoice:
-    """One schedule to build: a name that the builders know, or a user's operation list."""
+    """One schedule to build: a name that the builders know, or a user's operation list or lines."""
 
     name: str
-    ops: str = ""
-    delta: int = 0
-
-    @property
-    def is_user(self) -> bool:
-        """Whether the scenario itself gives the operations."""
-        return bool(self.ops)
+    ops: str | None = None
+    delta: int | None = None
+    lines: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,18 @@ class Resolved:
         return sum(map(len, lens)) / len(lens)
 
     def choice(self, name: str) -> ScheduleChoice:
-        """The scenario's schedule called `name`, or a schedule of the library by that name."""
+        """The scenario's schedule called `name`, or a known one that the scenario does not list."""
         for schedule in self.schedules:
             if schedule.name == name:
                 return schedule
-        return ScheduleChoice(name)
+        known = schedule_names(self.rules)
+        if name in known:
+            return ScheduleChoice(name)
+        own = (schedule.name for schedule in self.schedules)
+        names = tuple(dict.fromkeys((*own, *known)))
+        raise ScenarioError(
+            "unknown schedule", where=name, allowed=", ".join(names), near=names, word=name
+        )
 
 
 def resolve(scenario: Scenario) -> Resolved:
@@ -69,7 +74,12 @@ def resolve(scenario: Scenario) -> Resolved:
     batch = batch_of(scenario)
     deployment = _deployment(scenario, model, machine, batch)
     return Resolved(
-        scenario, deployment, batch, _route(scenario, batch, model), _schedules(scenario), rules
+        scenario,
+        deployment,
+        batch,
+        _route(scenario, batch, model),
+        _schedules(scenario, rules),
+        rules,
     )
 
 
@@ -157,14 +167,18 @@ def _route(scenario: Scenario, batch: Batch, model: Model) -> Routing:
         raise
 
 
-def _schedules(scenario: Scenario) -> tuple[ScheduleChoice, ...]:
+def _schedules(scenario: Scenario, rules: Rules) -> tuple[ScheduleChoice, ...]:
     choices: dict[str, ScheduleChoice] = {}
+    known = schedule_names(rules)
     for i, item in enumerate(scenario.schedules):
         if isinstance(item, UserSchedule):
-            choice = ScheduleChoice(item.name, item.ops, item.delta)
+            choice = ScheduleChoice(item.name, item.ops, item.delta, item.lines)
         else:
             choice = ScheduleChoice(item)
         if choice.name in choices:
             raise scenario.fault(("schedules", i), f"{choice.name!r} is given twice")
+        if (choice.name in known) == isinstance(item, UserSchedule):
+            problem = "is a built-in name" if choice.name in known else "unknown schedule"
+            raise scenario.fault(("schedules", i), problem, allowed=", ".join(known), near=known)
         choices[choice.name] = choice
     return tuple(choices.values())

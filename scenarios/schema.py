@@ -189,11 +189,21 @@ class Runtime(Section):
 
 
 class UserSchedule(Section):
-    """A schedule written here: an operation list with yields, for two child batches."""
+    """A schedule written here: an operation list with yields for two child batches (`ops`, `delta`),
+    or the stream lines of one layer (`lines`)."""
 
     name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][\w.-]*$", description="name")
-    ops: str = Field(min_length=1, max_length=4096, description="operation list")
-    delta: int = Field(default=0, ge=0, le=64, description="stages that the first child is ahead")
+    ops: str | None = Field(default=None, max_length=4096, description="operation list")
+    delta: int | None = Field(
+        default=None, ge=0, le=64, description="stages that the first child is ahead"
+    )
+    lines: str | None = Field(default=None, max_length=1 << 16, description="stream lines")
+
+    @model_validator(mode="after")
+    def _one(self) -> UserSchedule:
+        if (self.ops is None) == (self.lines is None):
+            raise ValueError("needs exactly one of: ops (with delta), lines")
+        return self
 
 
 ModelChoice = Annotated[

@@ -31,7 +31,12 @@ REFUSED = [
     ("model key", "model: deepseek-v3", "model: {base: x, layers: 3}", "'num_layers'"),
     ("model list", "model: deepseek-v3", "model: [1]", "needs text or a mapping of base"),
     ("no schedule", "[sequential, baseline, sbo, tbo]", "[]", "schedules"),
-    ("no ops", "[sequential,", "[{name: mine}, sequential,", "schedules.0.ops: missing"),
+    (
+        "no ops",
+        "[sequential,",
+        "[{name: mine}, sequential,",
+        "schedules.0 = {name: ...}: needs exactly one of: ops",
+    ),
     ("env number", "launch: cuda_graph", "env: {A: 1}", "runtime.env.A = 1: needs text"),
     (
         "two phases",
