@@ -1,0 +1,138 @@
+"""Fusion rules of one SGLang version, read from `models/rules/fusion-<version>.yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+from ruamel.yaml import YAML
+
+from models.conditions import faults, holds
+from models.errors import InputError
+from models.fusion_case import FACTS
+from models.sglang_rules import RULES_DIR, Evidence
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Rule(_Section):
+    """One check. The first rule of a list whose condition holds decides: *fuse* or *refuse*, or
+    *error* where the server does not start. `reason` is the server's own message, with facts in
+    braces; a rule that fuses needs none."""
+
+    id: str
+    when: Mapping[str, Any]
+    then: Literal["fuse", "refuse", "error"] = "refuse"
+    reason: str = ""
+    evidence: Evidence = "run"
+
+    def text(self, facts: Mapping[str, Any]) -> str:
+        """The reason with this case's values."""
+        return self.reason.format_map(facts)
+
+
+class Adjustment(_Section):
+    """A change of the arguments before the model is asked: facts set to new values, or an error."""
+
+    id: str
+    when: Mapping[str, Any]
+    set: Mapping[str, Any] = {}
+    error: str = ""
+    reason: str = ""
+    evidence: Evidence = "run"
+
+
+class ModelClass(_Section):
+    """A model class: the architecture that it fuses for, and what it wraps, where it is a wrapper."""
+
+    accepts: str = ""
+    wraps: str = ""
+
+
+class Family(_Section):
+    """Model classes with one list of checks. `slots` says how many shared experts fuse: the config's
+    number, unless one of `slot_rules` applies."""
+
+    source: str
+    classes: Mapping[str, ModelClass]
+    rules: tuple[Rule, ...]
+    slot_rules: tuple[Rule, ...] = ()
+
+
+class Arguments(_Section):
+    """What the argument handling changes, list by list in the order in which they run. In the first
+    two lists every matching entry applies; in the others the last one that matches wins."""
+
+    backend: tuple[Adjustment, ...]
+    hooks: tuple[Adjustment, ...]
+    runner: tuple[Adjustment, ...]
+    a2a: tuple[Adjustment, ...]
+
+
+class Hook(_Section):
+    """What becomes of a schedule when the shared expert is fused."""
+
+    schedule: str
+    unfused: str
+    fused: str
+    evidence: Evidence
+
+
+class FusionRules(_Section):
+    """Everything that one version decides about shared-expert fusion."""
+
+    version: str
+    source: str
+    arguments: Arguments
+    families: Mapping[str, Family]
+    waterfill: tuple[Rule, ...]
+    scheduling: tuple[Hook, ...]
+
+    def family_of(self, model_class: str) -> tuple[str, Family] | None:
+        """Name and family of a model class; None for one that is never asked."""
+        for name, family in self.families.items():
+            if model_class in family.classes:
+                return name, family
+        return None
+
+    def all_rules(self) -> Iterator[Rule | Adjustment]:
+        """Every rule and adjustment of the file."""
+        args = self.arguments
+        yield from (*args.backend, *args.hooks, *args.runner, *args.a2a)
+        yield from self.waterfill
+        for family in self.families.values():
+            yield from family.rules
+            yield from family.slot_rules
+
+
+def first_match(rules: tuple[Rule, ...], facts: Mapping[str, Any]) -> Rule | None:
+    """The rule that decides, None when no condition holds."""
+    return next((rule for rule in rules if holds(rule.when, facts)), None)
+
+
+def fusion_versions() -> tuple[str, ...]:
+    """SGLang versions that have a fusion file, oldest first."""
+    names = (path.stem.removeprefix("fusion-") for path in RULES_DIR.glob("fusion-*.yaml"))
+    return tuple(sorted(names, key=lambda name: [int(part) for part in name.split(".")]))
+
+
+@lru_cache
+def load_fusion_rules(version: str = "0.5.23") -> FusionRules:
+    """The fusion rules of an SGLang version. InputError names the versions that have a file; ValueError
+    for a file whose conditions name what nothing knows, or whose ids clash."""
+    if version not in fusion_versions():
+        raise InputError("fusion rules", "version", version, ", ".join(fusion_versions()))
+    path = RULES_DIR / f"fusion-{version}.yaml"
+    rules = FusionRules.model_validate(YAML(typ="safe").load(path))
+    seen: set[str] = set()
+    for rule in rules.all_rules():
+        for fault in faults(rule.when, FACTS):
+            raise ValueError(f"{path.name}: {rule.id}: {fault}")
+        if rule.id in seen:
+            raise ValueError(f"{path.name}: {rule.id} is given twice")
+        seen.add(rule.id)
+    return rules
