@@ -1,1 +1,6 @@
-"""Floor 3: `simulate(program, machine)`: a program becomes a predicted timeline."""
+"""Program to predicted timeline: a discrete-event engine on SimPy."""
+
+from simulator.deadlock import Deadlock
+from simulator.engine import simulate
+
+__all__ = ["Deadlock", "simulate"]

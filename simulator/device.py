@@ -1,0 +1,181 @@
+"""One rank's device: the queue of ready kernels, who gets SMs, and who runs (rule 3)."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING, Protocol
+
+from models.machine import Machine
+from models.work import Grid
+from schedules.program import Op, Signal
+from simulator.clock import Clock
+from simulator.kernels import Held, Kernel, Waves
+from simulator.placement import Room
+from simulator.prices import Prices
+from simulator.rates import slowdowns
+from simulator.signals import Poll
+
+if TYPE_CHECKING:
+    from simulator.exchanges import Gate
+
+
+class Wiring(Protocol):
+    """What a device needs of the whole: the program's exchanges and signals, and to be looked at."""
+
+    highest_priority: int
+
+    def touch(self, device: Device) -> None:
+        """Place and share anew on this device at this instant."""
+        ...
+
+    def gate(self, exchange: str, role: str, rank: int) -> Gate:
+        """One role of an exchange that `rank` takes part in."""
+        ...
+
+    def signal(self, name: str) -> Signal:
+        """The signal called `name`."""
+        ...
+
+
+class Device:
+    """SMs, ready queue and running kernels of one simulated rank.
+
+    The queue is ordered by (priority, time ready, host order); a gang counts as the highest priority.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        clock: Clock,
+        machine: Machine,
+        prices: Prices,
+        wiring: Wiring,
+    ) -> None:
+        self.rank = rank
+        self.clock = clock
+        self.machine = machine
+        self.prices = prices
+        self.room = Room(machine.num_sms, machine.sm)
+        self.queue: list[Kernel] = []
+        self.running: list[Kernel] = []
+        self.ended: list[Kernel] = []
+        self.raisers: dict[str, Kernel] = {}
+        self.freed_by: Kernel | None = None
+        self.hbm_gbps = 0.0
+        self._wiring = wiring
+        self._allocations = 0
+
+    def kernel(self, op: Op, sequence: int, launched: int, graph: int) -> Kernel:
+        """A launch of `op`, not yet ready."""
+        held = op.exchange is not None or op.polls is not None or op.grid.kind == "dynamic"
+        kernel = (Held if held else Waves)(op, self, sequence, launched, graph)
+        if op.raises is not None:
+            self.raisers[op.raises] = kernel
+        return kernel
+
+    def submit(self, kernel: Kernel, priority: int) -> None:
+        """The kernel is ready now; it joins the queue."""
+        if kernel.op.grid.gang:
+            priority = self._wiring.highest_priority
+        kernel.ready = self.clock.ns
+        kernel.order = (priority, kernel.ready, kernel.sequence)
+        insort(self.queue, kernel, key=_order)
+        self.touch()
+
+    def place(self, now: int) -> None:
+        """Freed SMs go to the head of the queue, and to the next only when it needs no more."""
+        for wave in [kernel for kernel in self.running if isinstance(kernel, Waves)]:
+            placed = not wave.unplaced
+            wave.recall(now)
+            if placed and wave.unplaced:
+                insort(self.queue, wave, key=_order)
+        for kernel in tuple(self.queue):
+            if not self._place(kernel, now):
+                break
+        for kernel in self.running:
+            if isinstance(kernel, Waves):
+                kernel.settle()
+        self._extend_head()
+
+    def _place(self, kernel: Kernel, now: int) -> bool:
+        """Place what fits of the kernel; whether the next in the queue may have the rest."""
+        wanted = kernel.wants()
+        fits = self.room.fits(kernel.footprint, wanted) if wanted else 0
+        if kernel.op.grid.gang and fits < kernel.unplaced:
+            return False
+        if fits:
+            if kernel.start < 0:
+                self.running.append(kernel)
+            kernel.place(fits, now)
+        if not kernel.unplaced:
+            self.queue.remove(kernel)
+        return fits == wanted
+
+    def _extend_head(self) -> None:
+        if self.queue and isinstance(self.queue[0], Waves):
+            head = self.queue[0]
+            head.extend()
+            if not head.unplaced:
+                self.queue.remove(head)
+
+    def share(self, now: int) -> None:
+        """Set the pace of every running kernel beside its present neighbours."""
+        active = [kernel for kernel in self.running if kernel.active]
+        self.hbm_gbps = 0.0
+        for kernel, slow in zip(active, slowdowns(active, self.machine), strict=True):
+            kernel.flow(now, slow)
+            self.hbm_gbps += kernel.hbm_gbps() / slow
+
+    def release(self, allocation: int, kernel: Kernel) -> None:
+        """SMs that the kernel held are free."""
+        self.room.release(allocation)
+        self.freed_by = kernel
+        self.touch()
+
+    def finish(self, kernel: Kernel) -> None:
+        """The kernel has done its work: its stream and its exchange go on."""
+        kernel.end = self.clock.ns
+        kernel.active = False
+        self.running.remove(kernel)
+        self.ended.append(kernel)
+        if isinstance(kernel, Held):
+            kernel.release()
+            if kernel.unplaced:  # a dynamic kernel whose tiles ran out before its last CTAs came
+                self.queue.remove(kernel)
+            if kernel.gate is not None:
+                kernel.gate.ended(kernel)
+        kernel.done.succeed()
+        self.touch()
+
+    def touch(self) -> None:
+        """Somebody came, went or changed: place and share anew at this instant."""
+        self._wiring.touch(self)
+
+    def next_allocation(self) -> int:
+        """A number for CTAs placed together."""
+        self._allocations += 1
+        return self._allocations
+
+    def sm_budget(self, grid: Grid) -> int:
+        """The most SMs that a launch may hold."""
+        budget = grid.enforced_budget
+        return self.machine.num_sms if budget is None else min(budget, self.machine.num_sms)
+
+    def gate(self, kernel: Held) -> Gate | None:
+        """What opens a kernel once it is placed: its exchange, if it has one."""
+        op = kernel.op
+        if op.exchange is None or op.role is None:
+            return None
+        return self._wiring.gate(op.exchange, op.role, self.rank)
+
+    def poll(self, kernel: Held) -> Poll | None:
+        """What bounds a polling kernel's progress."""
+        name = kernel.op.polls
+        if name is None:
+            return None
+        signal = self._wiring.signal(name)
+        return Poll(kernel, signal.blocks, by_index=signal.order == "index")
+
+
+def _order(kernel: Kernel) -> tuple[int, int, int]:
+    return kernel.order

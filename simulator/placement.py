@@ -1,0 +1,128 @@
+"""Which SM takes which CTA: SMs of one rank, grouped by what they hold.
+
+An SM takes CTAs while threads, registers, shared memory and slots suffice. SMs with the same
+residents are one group, so that placing 132 CTAs costs a step per group and not per SM.
+"""
+
+from __future__ import annotations
+
+from models.machine import Footprint, SmResources
+
+Residents = tuple[
+    tuple[int, int], ...
+]  # (allocation, CTAs of it on each SM of the group), ascending
+Free = tuple[int, int, int, int]  # threads, registers, shared memory bytes, CTA slots
+
+
+class _Group:
+    """SMs with the same residents: how many they are, and what each has free."""
+
+    __slots__ = ("count", "free")
+
+    def __init__(self, count: int, free: Free) -> None:
+        self.count = count
+        self.free = free
+
+    def takes(self, need: Free) -> int:
+        """CTAs that each SM of this group still takes."""
+        return min(have // want for have, want in zip(self.free, need, strict=True) if want)
+
+
+def _need(cta: Footprint) -> Free:
+    return cta.threads, cta.registers, cta.smem_bytes, 1
+
+
+class Room:
+    """The SMs of one rank. An allocation is some CTAs placed at once; it has a number, ever larger."""
+
+    __slots__ = ("_groups", "_needs", "num_sms")
+
+    def __init__(self, num_sms: int, sm: SmResources) -> None:
+        self.num_sms = num_sms
+        free = (sm.threads, sm.registers, sm.smem_bytes, sm.cta_slots)
+        self._groups: dict[Residents, _Group] = {(): _Group(num_sms, free)}
+        self._needs: dict[int, Free] = {}
+
+    @property
+    def resident_sms(self) -> int:
+        """SMs with at least one CTA."""
+        idle = self._groups.get(())
+        return self.num_sms - (idle.count if idle else 0)
+
+    def fits(self, cta: Footprint, at_most: int) -> int:
+        """CTAs of this footprint that fit now, `at_most` at most."""
+        need = _need(cta)
+        total = 0
+        for group in self._groups.values():
+            total += group.count * group.takes(need)
+            if total >= at_most:
+                return at_most
+        return total
+
+    def take(self, allocation: int, cta: Footprint, ctas: int) -> int:
+        """Place `ctas` CTAs, which must fit, each on the emptiest SM; returns how many SMs hold them."""
+        need = self._needs[allocation] = _need(cta)
+        takers = [item for item in self._groups.items() if item[1].takes(need)]
+        if len(takers) == 1:
+            residents, group = takers[0]
+            rounds, extra = divmod(ctas, group.count)
+            sms = group.count if rounds else extra
+            if rounds:
+                self._shift(residents, group.count - extra, allocation, rounds)
+            if extra:
+                self._shift(residents, extra, allocation, rounds + 1)
+            return sms
+        return self._fill(allocation, need, ctas)
+
+    def _fill(self, allocation: int, need: Free, ctas: int) -> int:
+        """`take` where SMs differ: one more CTA for all SMs of the emptiest group, again and again."""
+        sms = 0
+        while ctas:
+            residents, group = max(
+                (item for item in self._groups.items() if item[1].takes(need)),
+                key=lambda item: item[1].free,
+            )
+            moved = min(ctas, group.count)
+            if not residents or residents[-1][0] != allocation:
+                sms += moved
+            self._shift(residents, moved, allocation, 1)
+            ctas -= moved
+        return sms
+
+    def release(self, allocation: int) -> None:
+        """Free the SMs of an allocation."""
+        need = self._needs.pop(allocation)
+        for residents in [key for key in self._groups if any(a == allocation for a, _ in key)]:
+            group = self._groups.pop(residents)
+            ctas = dict(residents)[allocation]
+            rest = tuple(item for item in residents if item[0] != allocation)
+            self._put(rest, group.count, _less(group.free, need, -ctas))
+
+    def _shift(self, residents: Residents, sms: int, allocation: int, ctas: int) -> None:
+        """`sms` SMs of a group take `ctas` more CTAs each."""
+        group = self._groups[residents]
+        group.count -= sms
+        if not group.count:
+            del self._groups[residents]
+        more = ctas
+        if residents and residents[-1][0] == allocation:
+            more += residents[-1][1]
+            residents = residents[:-1]
+        free = _less(group.free, self._needs[allocation], ctas)
+        self._put((*residents, (allocation, more)), sms, free)
+
+    def _put(self, residents: Residents, sms: int, free: Free) -> None:
+        group = self._groups.get(residents)
+        if group is None:
+            self._groups[residents] = _Group(sms, free)
+        else:
+            group.count += sms
+
+
+def _less(free: Free, need: Free, ctas: int) -> Free:
+    return (
+        free[0] - need[0] * ctas,
+        free[1] - need[1] * ctas,
+        free[2] - need[2] * ctas,
+        free[3] - need[3] * ctas,
+    )

@@ -1,0 +1,63 @@
+"""Interference between kernels that run at the same time on one rank (rule 5).
+
+HBM is one resource: when demands exceed what is achievable, all are cut alike. A communication
+kernel is bound by latency, so it slows with the share of SMs that its neighbours keep busy and with
+their HBM rate: `1 + c0 * busy + c1 * rho / (1 - rho)`; a compute kernel slows by the same form beside
+communication, with its own pair of coefficients. The larger of the two reasons holds; they are never
+multiplied, and kernels are never paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from models.machine import Interference, Machine
+
+if TYPE_CHECKING:
+    from simulator.kernels import Kernel
+
+
+def slowdowns(active: Sequence[Kernel], machine: Machine) -> list[float]:
+    """Slowdown of each kernel against its time alone, 1 or more, in the order given."""
+    if len(active) < 2:
+        return [1.0] * len(active)
+    demands = [kernel.hbm_gbps() for kernel in active]
+    shared = hbm_cut(demands, machine.interference.achievable_hbm_gbps)
+    return [max(shared, _latency(kernel, active, demands, shared, machine)) for kernel in active]
+
+
+def hbm_cut(demands: Sequence[float], achievable: float) -> float:
+    """By how much HBM slows everyone: demand over what is achievable, 1 at least. A kernel that asks
+    for more on its own was measured with it, so its demand raises what is achievable."""
+    total = sum(demands)
+    return max(1.0, total / max(achievable, *demands)) if total else 1.0
+
+
+def _latency(
+    kernel: Kernel,
+    active: Sequence[Kernel],
+    demands: Sequence[float],
+    shared: float,
+    machine: Machine,
+) -> float:
+    """Slowdown by memory latency: every neighbour counts for communication, communication alone
+    counts for compute."""
+    rules = machine.interference
+    is_exchange = kernel.op.exchange is not None
+    sms, gbps = 0, 0.0
+    for other, demand in zip(active, demands, strict=True):
+        if other is not kernel and (is_exchange or other.op.exchange is not None):
+            sms += other.sms
+            gbps += demand / shared
+    if not sms:
+        return 1.0
+    c0, c1 = rules.coefficients(kernel.op.work.kind) if is_exchange else rules.compute
+    busy = min(1.0, sms / machine.num_sms)
+    return 1.0 + c0 * busy + c1 * _pressure(gbps, rules)
+
+
+def _pressure(gbps: float, rules: Interference) -> float:
+    """rho / (1 - rho) at a neighbours' HBM rate."""
+    rho = min(rules.rho_cap, gbps / rules.achievable_hbm_gbps)
+    return rho / (1.0 - rho)

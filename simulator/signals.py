@@ -1,0 +1,79 @@
+"""Completion signals: a polling kernel goes no further than the raising kernel has come (rule 8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.kernels import Held, Kernel
+
+_ROUNDING = 1e-9
+
+
+class Poll:
+    """The bound on one polling kernel. It takes `blocks` one after another, each once it is complete:
+    in order when `by_index`, else in the order of their completion."""
+
+    __slots__ = ("_blocks", "_by_index", "_idle_ns", "_kernel", "starved")
+
+    def __init__(self, kernel: Held, blocks: int, *, by_index: bool) -> None:
+        self._kernel = kernel
+        self._blocks = blocks
+        self._by_index = by_index
+        self._idle_ns = 0.0
+        self.starved = True  # whether the raiser, not its own pace, sets its end
+
+    @property
+    def raiser(self) -> Kernel | None:
+        """The kernel that raises the signals; None until the host has launched it."""
+        return self._kernel.device.raisers.get(self._kernel.op.polls or "")
+
+    def flow(self, now: int, rate: float) -> None:
+        """Go on at `rate` where blocks are complete; between two calls both kernels' rates hold."""
+        fluid = self._kernel.fluid
+        before, since, old_rate = fluid.left, fluid.since, fluid.rate
+        done, pace, newest_ns = self._raised(now)
+        fluid.advance(now)
+        fluid.left = max(fluid.left, 1.0 - self._reachable(done, newest_ns * old_rate))
+        if old_rate > 0.0 and now > since:
+            self._idle_ns += (now - since) - (before - fluid.left) / old_rate
+        fluid.rate = rate
+        fluid.due(self._eta(now, done, pace))
+
+    def idle_ns(self) -> int:
+        """Time spent spinning on incomplete blocks so far."""
+        return round(self._idle_ns)
+
+    def _raised(self, now: int) -> tuple[float, float, float]:
+        """Share of the blocks' work done, more of it per ns, and ns since the newest block."""
+        raiser = self.raiser
+        if raiser is None or raiser.start < 0:
+            return 0.0, 0.0, 0.0
+        if raiser.end >= 0:
+            return 1.0, 0.0, now - raiser.end
+        done, pace = raiser.progress(now, by_index=self._by_index)
+        newest = done - int(done * self._blocks + _ROUNDING) / self._blocks
+        return done, pace, max(0.0, newest) / pace if pace > 0.0 else 0.0
+
+    def _reachable(self, done: float, newest: float) -> float:
+        """The most that can be done now: all complete blocks, of the newest no more than `newest`."""
+        complete = int(done * self._blocks + _ROUNDING)
+        if not complete:
+            return 0.0
+        return (complete - 1) / self._blocks + min(1.0 / self._blocks, newest)
+
+    def _eta(self, now: int, done: float, pace: float) -> int | None:
+        """When the last block will be done, None if the raiser stands still. Both kernels go linearly, so the wait for some block is
+        longest for the next one or for the last one."""
+        fluid = self._kernel.fluid
+        self.starved = True
+        if fluid.rate <= 0.0 or (done < 1.0 and pace <= 0.0):
+            return None
+        ends = [fluid.since + fluid.left / fluid.rate]
+        if done < 1.0:
+            upcoming = int(done * self._blocks + _ROUNDING) + 1
+            for block in (upcoming, self._blocks):
+                raised = now + (block / self._blocks - done) / pace
+                ends.append(raised + (self._blocks - block + 1) / self._blocks / fluid.rate)
+        self.starved = max(ends) > ends[0]
+        return max(now, round(max(ends)))

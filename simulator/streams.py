@@ -1,0 +1,141 @@
+"""Streams: in-order queues of kernels, records and waits, with the gaps of the launch machinery (rule 2)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import simpy
+
+from models.machine import Gaps
+from schedules.program import Stream
+from simulator.clock import Clock
+from simulator.device import Device
+from simulator.kernels import Kernel, Queued
+
+
+class Event:
+    """One record of a CUDA event on one rank. `at` is when it completes (it may lie ahead), None while
+    unknown; `after` is the last kernel before it; `graph` numbers the graph region, or is 0."""
+
+    __slots__ = ("after", "at", "graph", "known", "name", "stream")
+
+    def __init__(self, clock: Clock, name: str, stream: StreamQueue, graph: int) -> None:
+        self.name = name
+        self.stream = stream
+        self.graph = graph
+        self.at: int | None = None
+        self.after: Kernel | None = None
+        self.known = clock.event()
+
+    def complete(self, at: int, after: Kernel | None) -> None:
+        """It completes at `at` ns, after this kernel."""
+        self.at = at
+        self.after = after
+        self.known.succeed()
+
+
+@dataclass(slots=True)
+class RecordItem:
+    """A record, as its stream sees it: not before `launched` ns."""
+
+    event: Event
+    launched: int
+
+
+@dataclass(slots=True)
+class WaitItem:
+    """A wait for a recorded event, as its stream sees it; `graph` as in `Event`."""
+
+    event: Event
+    graph: int
+
+
+Item = Kernel | RecordItem | WaitItem
+
+
+class StreamQueue:
+    """One stream of one rank.
+
+    Between kernels it keeps what the next one depends on: the last kernel and its end, whether an
+    event lies between, and the latest awaited event.
+    """
+
+    def __init__(self, clock: Clock, device: Device, stream: Stream) -> None:
+        self.name = stream.name
+        self.priority = stream.priority
+        self.device = device
+        self.items: deque[Item] = deque()
+        self.current: Item | None = None
+        self.last: Kernel | None = None
+        self._clock = clock
+        self._gaps: Gaps = device.machine.gaps
+        self._refilled: simpy.Event | None = None
+        self._event_between = False
+        self._passed = 0  # when everything before the present item is over, ns
+        self._after: Kernel | None = None  # the kernel that `_passed` is due to
+        self._awaited = 0  # earliest start of the next kernel by awaited events, ns
+        self._awaited_by: Kernel | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an item is still to pass."""
+        return self.current is not None or bool(self.items)
+
+    def push(self, item: Item) -> None:
+        """The host adds an item; its `launched` time may lie ahead."""
+        self.items.append(item)
+        if self._refilled is not None:
+            self._refilled.succeed()
+            self._refilled = None
+
+    def run(self) -> Generator[simpy.Event, None, None]:
+        """Take items in order, for ever."""
+        while True:
+            while not self.items:
+                self._refilled = self._clock.event()
+                yield self._refilled
+            item = self.current = self.items.popleft()
+            if isinstance(item, Kernel):
+                yield from self._launch(item)
+            elif isinstance(item, RecordItem):
+                item.event.complete(max(item.launched, self._passed), self._after)
+            else:
+                if item.event.at is None:
+                    yield item.event.known
+                self._wait(item)
+            self._event_between = not isinstance(item, Kernel)
+            self.current = None
+
+    def _launch(self, kernel: Kernel) -> Generator[simpy.Event, None, None]:
+        """A kernel is ready one gap after its predecessor's end and after its awaited events."""
+        last = self.last
+        gap_end = last.end + self._gap(last, kernel) if last is not None else 0
+        kernel.queued = Queued(last, gap_end, self._awaited, self._awaited_by)
+        ready = max(kernel.launched, gap_end, self._awaited)
+        if ready > self._clock.ns:
+            yield self._clock.timeout(ready - self._clock.ns)
+        self.device.submit(kernel, self.priority)
+        yield kernel.done
+        self.last = self._after = kernel
+        self._passed = kernel.end
+
+    def _gap(self, last: Kernel, kernel: Kernel) -> int:
+        if kernel.graph and kernel.graph == last.graph:
+            return self._gaps.graph_node
+        return self._gaps.event if self._event_between else self._gaps.stream
+
+    def _wait(self, item: WaitItem) -> None:
+        """Later work starts no earlier than the event, and one edge more. Inside a graph a record or
+        wait is no node, so that what it passes on is the event's own time."""
+        event = item.event
+        if event.stream is self or event.at is None:
+            return
+        in_graph = item.graph != 0 and item.graph == event.graph
+        start = event.at + (self._gaps.graph_edge if in_graph else self._gaps.cross_stream)
+        if start > self._awaited:
+            self._awaited, self._awaited_by = start, event.after
+        passed = event.at if in_graph else start
+        if passed > self._passed:
+            self._passed, self._after = passed, event.after
