@@ -25,11 +25,11 @@ FAMILIES: tuple[Family, ...] = (
     Family("gemm", "dense GEMM", "#56B4E9", "#7CC7F0"),
     Family("grouped", "grouped GEMM", "#009E73", "#1DB98C"),
     Family("shared", "shared expert", "#E3CF2F", "#F0E442"),
-    Family("elementwise", "elementwise", "#9AA0A6", "#8B929A"),
+    Family("elementwise", "elementwise", "#80868D", "#A2A9B1"),
     Family("dispatch", "dispatch", "#E69F00", "#F2AF2E"),
     Family("combine", "combine", "#D55E00", "#E8793A"),
     Family("notify", "layout, notify", "#CC79A7", "#D990B8"),
-    Family("flight", "flight", "#A79BC4", "#857BA6"),
+    Family("flight", "flight", "#C3B9DE", "#6C6096"),
     Family("collective", "collective", "#8C5A2B", "#B07B48"),
     Family("other", "other", "#C9C3B8", "#6B675F"),
 )
@@ -37,7 +37,8 @@ FAMILIES: tuple[Family, ...] = (
 _FAMILY_OF_KIND = {
     "attention_decode": "attention",
     "attention_prefill": "attention",
-    "rope": "attention",
+    "rope": "elementwise",
+    "kv_write": "elementwise",
     "gemm": "gemm",
     "bmm": "gemm",
     "head": "gemm",

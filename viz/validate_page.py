@@ -69,7 +69,7 @@ def _totals_html(pairs: Pairs) -> str:
 
 def _ops_html(name: str, compared: Compared) -> str:
     rows = "".join(_op_html(op) for op in compared.ops)
-    columns = ("op", "predicted", "measured", "predicted / measured", "kind", "spans")
+    columns = ("op", "predicted", "measured", "predicted / measured", "spans", "kind")
     missing = [
         f"Only {origin}: {', '.join(names)}."
         for origin, names in (
@@ -87,7 +87,7 @@ def _op_html(op: OpError) -> str:
     title = next(f.title for f in FAMILIES if f.name == op.family)
     return (
         f'<tr><th scope="row">{escape(op.name)}</th>{_numbers(op.predicted_us, op.measured_us)}'
-        f'<td class="text">{escape(title)}</td><td>{op.pairs}</td></tr>'
+        f'<td>{op.pairs}</td><td class="text">{escape(title)}</td></tr>'
     )
 
 
@@ -100,7 +100,10 @@ def _numbers(predicted_us: float, measured_us: float) -> str:
 
 
 def _table(name: str, columns: tuple[str, ...], rows: str) -> str:
-    head = "".join(f'<th scope="col">{escape(title)}</th>' for title in columns)
+    head = "".join(
+        f'<th scope="col"{" class=text" * (title == "kind")}>{escape(title)}</th>'
+        for title in columns
+    )
     return (
         f'<div class="table card"><table id="{escape(name)}"><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"

@@ -31,7 +31,7 @@ function drawLegend(view) {
   if (view.sections.some((s) => s.data.c.child.includes(2))) {
     items.push(element("span", {}, element("i", { className: "child-a" }), "child a"), element("span", {}, element("i", { className: "child-b" }), "child b"));
   }
-  items.push(element("span", {}, element("i", { className: "critical" }), "critical path"));
+  if (view.sections.some((s) => s.data.c.critical.length)) items.push(element("span", {}, element("i", { className: "critical" }), "critical path"));
   legend.replaceChildren(...items);
 }
 
@@ -87,6 +87,7 @@ function listenControls(view) {
   const ranks = document.getElementById("ranks");
   const all = [...new Set(view.sections.flatMap((s) => s.data.ranks))].sort((a, b) => a - b);
   ranks.placeholder = `${view.ranksOf(view.sections[0].data).join(", ")} of ${all[0]}–${all[all.length - 1]}`;
+  ranks.parentElement.hidden = all.length < 2;
   ranks.addEventListener("change", () => { view.chosenRanks = ranks.value.trim() === "all" ? all : parseRanks(ranks.value); view.draw(); });
   document.getElementById("zoom-in").addEventListener("click", () => view.zoomBy(0.6));
   document.getElementById("zoom-out").addEventListener("click", () => view.zoomBy(1 / 0.6));
@@ -94,6 +95,7 @@ function listenControls(view) {
   for (const name of ["counters", "critical"]) {
     const node = document.getElementById(name);
     node.addEventListener("change", () => { view[name] = node.checked; view.draw(); });
+    node.parentElement.hidden = !view.sections.some((s) => s.data.c[name].length);
   }
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && event.target.tagName !== "INPUT") { event.preventDefault(); document.getElementById("search").focus(); }

@@ -42,11 +42,19 @@ class TimelineData {
       const lanes = byRank.get(rank);
       if (!lanes.has(lane)) lanes.set(lane, []);
       const rows = lanes.get(lane);
-      let row = rows.find((r) => this.c.end[r[r.length - 1]] <= this.c.start[i]);
+      let row = rows.find((r) => this.follows(r[r.length - 1], i));
       if (!row) { row = []; rows.push(row); }
       row.push(i);
     }
     return byRank;
+  }
+
+  // Whether span b can stand behind a in one row. Measured spans of one stream overlap by a little, since
+  // stamps are coarse and kernels may start before their predecessor's last block ends.
+  follows(a, b) {
+    const { start, end } = this.c;
+    const overlap = end[a] - start[b];
+    return overlap <= 0 || (end[b] >= end[a] && overlap <= Math.min(2000, 0.2 * (end[b] - start[b])));
   }
 
   laneRank(name) { return name === "main" ? 0 : name === "flight" ? 2 : 1; }
@@ -55,7 +63,7 @@ class TimelineData {
     const out = [];
     for (const rank of ranks) {
       const lanes = [...(this.rows.get(rank) || [])].map(([lane, rows]) => [this.c.lanes[lane], rows]);
-      lanes.sort((a, b) => this.laneRank(a[0]) - this.laneRank(b[0]) || (a[0] < b[0] ? -1 : 1));
+      lanes.sort((a, b) => this.laneRank(a[0]) - this.laneRank(b[0]) || a[0].localeCompare(b[0], "en", { numeric: true }));
       for (const [lane, rows] of lanes) {
         rows.forEach((spans, sub) => out.push({ rank, lane, sub, spans, first: false }));
       }
