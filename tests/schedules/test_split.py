@@ -1,0 +1,106 @@
+"""What a split must keep, whatever the batch; the exact cuts are in the golden data."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.deployment import Batch
+from models.sglang_rules import Refused
+from schedules.split import (
+    child_lens,
+    non_padded,
+    padded_tokens,
+    split_batch,
+    split_decode,
+    split_extend,
+    split_graph_replay,
+    split_mode,
+)
+
+LENS = st.lists(st.integers(0, 4096), min_size=1, max_size=12)
+THRESHOLD = st.sampled_from([0.0, 0.1, 0.3, 0.48, 0.5])
+
+
+@given(LENS, THRESHOLD)
+def test_no_token_is_lost_and_none_is_moved(lens: list[int], threshold: float) -> None:
+    cut = split_extend(lens, threshold)
+    left, right = child_lens(lens, cut)
+    assert sum(left) == cut.token_index
+    if cut.two_chunk:
+        assert left[-1] + right[0] == lens[cut.seq_index]
+        assert [*left[:-1], lens[cut.seq_index], *right[1:]] == lens
+    else:
+        assert [*left, *right] == lens
+
+
+@given(LENS, THRESHOLD)
+def test_inside_a_sequence_the_children_differ_by_one_token_at_most(
+    lens: list[int], threshold: float
+) -> None:
+    cut = split_extend(lens, threshold)
+    if cut.two_chunk:
+        left, right = child_lens(lens, cut)
+        assert 0 <= sum(right) - sum(left) <= 1
+
+
+@given(LENS)
+def test_threshold_zero_never_cuts_a_sequence(lens: list[int]) -> None:
+    assert not split_extend(lens, 0.0).two_chunk
+
+
+@given(LENS, st.floats(0.01, 0.5))
+def test_an_uneven_cut_is_kept_only_for_want_of_tokens(lens: list[int], threshold: float) -> None:
+    cut = split_extend(lens, threshold)
+    total = sum(lens)
+    if not cut.two_chunk and min(cut.token_index, total - cut.token_index) < total * threshold:
+        # One sequence more than tokens in child A would be the alternative.
+        inside = next((i for i in range(len(lens)) if sum(lens[: i + 1]) > total // 2), None)
+        assert inside is None or inside + 1 > total // 2
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 0.51, float("nan")])
+def test_threshold_out_of_range(threshold: float) -> None:
+    with pytest.raises(ValueError, match=r"must lie in 0 to 0\.5"):
+        split_extend([4, 4], threshold)
+
+
+def test_child_b_sees_the_piece_of_a_as_cached() -> None:
+    batch = Batch("prefill", ((100, 900), (512, 512)), ((7, 9), (0, 5)))
+    a, b, cuts = split_batch(batch)
+    # Rank 0 is cut inside its second sequence at half of 1000 tokens, rank 1 between sequences.
+    assert a.new_tokens == ((100, 400), (512,))
+    assert b.new_tokens == ((500,), (512,))
+    assert a.prefix_tokens == ((7, 9), (0,))
+    assert b.prefix_tokens == ((9 + 400,), (5,))
+    assert [cut.two_chunk for cut in cuts] == [True, False]
+
+
+def test_decode_cuts_by_sequences_and_keeps_draft_tokens() -> None:
+    batch = Batch("decode", ((4,) * 5, (4,) * 2), ((10,) * 5, (20,) * 2))
+    a, b, cuts = split_batch(batch)
+    assert a.tokens == (8, 4)
+    assert b.tokens == (12, 4)
+    assert [cut.token_index for cut in cuts] == [8, 4]
+    assert split_decode(20, 4).token_index == 8
+
+
+def test_one_sequence_leaves_child_a_empty() -> None:
+    a, b, _ = split_batch(Batch("decode", ((1,),), ((64,),)))
+    assert a.tokens == (0,)
+    assert b.prefix_tokens == ((64,),)
+
+
+def test_modes_without_a_split_are_refused() -> None:
+    with pytest.raises(Refused) as caught:
+        split_mode("SPLIT_PREFILL", lens=[4, 4])
+    assert caught.value.refusal.rule == "tbo.split_mode"
+    with pytest.raises(ValueError, match="has no graph"):
+        split_graph_replay("IDLE", 16)
+
+
+def test_padding_falls_on_child_b() -> None:
+    assert non_padded(128, 100) == (100, 0)
+    assert non_padded(128, 200) == (128, 72)
+    assert [padded_tokens(n, 4) for n in (0, 1, 4, 5)] == [0, 4, 4, 8]
