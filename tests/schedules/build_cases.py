@@ -14,11 +14,11 @@ from schedules.program import Launch, Op, Program, Record, Step, Wait
 from tests.models.layer_cases import decode, deployment, prefill
 
 DECODE, PREFILL = "decode", "prefill"
-BLACKWELL = {"num_sms": 148, "compute_capability": (10, 0)}
+BLACKWELL: dict[str, Any] = {"num_sms": 148, "compute_capability": (10, 0)}
 
 
 def case(
-    phase: str, model: str = "deepseek-v3", tokens: int = 128, **machine: Any
+    phase: str, model: str = "deepseek-v3", *, tokens: int = 128, **machine: Any
 ) -> tuple[Deployment, Batch, Routing]:
     """Decode of `tokens` sequences a rank under low latency, or prefill of `tokens` in sequences of
     256 under normal mode; `machine` replaces fields of the machine."""
