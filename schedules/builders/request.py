@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from models.deployment import Batch, Deployment
+from models.fused_routing import fused_routing
 from models.routing import Routing
 from models.sglang_rules import Refused, Rules, load_rules
 from models.sglang_sbo import is_blackwell
@@ -32,6 +33,7 @@ class Child:
 class Request:
     """One program to build.
 
+    `routing` holds routed experts only; `dispatched` adds the fused shared slot of the deployment.
     `layers` MoE layers; with `whole_step` also embedding, dense layers and head around them. `launch`
     None is what SGLang resolves: a graph for decode under low latency, else eager. `env` are
     environment variables of the server. `sm_cap` overrides the limit of DeepGEMM kernels under TBO:
@@ -66,12 +68,12 @@ class Request:
                 f"routing {self.routing.ep_size}"
             )
 
-    @property
+    @cached_property
     def mode(self) -> str:
         """SGLang's forward mode of the batch."""
         if self.batch.phase == "prefill":
             return "EXTEND"
-        verify = any(count > 1 for lens in self.batch.new_tokens for count in lens)
+        verify = any(max(lens, default=0) > 1 for lens in self.batch.new_tokens)
         return "TARGET_VERIFY" if verify else "DECODE"
 
     @cached_property
@@ -81,10 +83,21 @@ class Request:
         at = [cut.token_index for cut in cuts]
         bounds = ([0] * len(at), at), (at, self.batch.tokens)
         child_a, child_b = (
-            Child(name, batch, self.routing.slice(*bound), cuts)
+            Child(name, batch, self._dispatched(self.routing.slice(*bound)), cuts)
             for name, batch, bound in zip(CHILDREN, batches, bounds, strict=True)
         )
         return child_a, child_b
+
+    @cached_property
+    def dispatched(self) -> Routing:
+        """The routing of the whole batch as it is dispatched, a fused shared slot included."""
+        return self._dispatched(self.routing)
+
+    def _dispatched(self, routed: Routing) -> Routing:
+        dynamic = self.env.get("SGLANG_DISABLE_STATIC_WATERFILL", "0") == "1"
+        return fused_routing(
+            routed, self.deployment.fusion, mode="dynamic" if dynamic else "static"
+        )
 
     @property
     def low_latency(self) -> bool:

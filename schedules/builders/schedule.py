@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from models.deployment import Batch, Deployment
 from models.routing import Routing
 from models.sglang_rules import Refusal, Refused, Rules, load_rules
+from schedules.builders.fused import fused_names, prepare
 from schedules.builders.refuse import refusal_of, selected_variant
 from schedules.builders.request import Fold, Launching, Request
 from schedules.builders.single import (
@@ -22,10 +24,11 @@ from schedules.builders.two_batch import build_two_batch, ops_plan, tbo_plan
 from schedules.program import Program
 
 
-def schedule_names(rules: Rules | None = None) -> tuple[str, ...]:
-    """Names that need no lines of the user's."""
+def schedule_names(rules: Rules | None = None, *, fused: bool = False) -> tuple[str, ...]:
+    """Names that need no lines of the user's; with `fused` also those with a fused shared expert."""
     variants = (rules or load_rules()).sbo.variants
-    return ("sequential", "baseline", "sbo", *(f"sbo.{name}" for name in variants), "tbo")
+    names = ("sequential", "baseline", "sbo", *(f"sbo.{name}" for name in variants), "tbo")
+    return names + fused_names(names) if fused else names
 
 
 def build(
@@ -50,7 +53,7 @@ def build(
 ) -> Program:
     """The program of a schedule for `layers` MoE layers on all ranks.
 
-    `name` is one of `schedule_names()`, or any other with `ops` (and `delta`) for a two-batch
+    `name` is one of `schedule_names()`, with `+fused` or `+fused+waterfill` after it if wanted, or any other with `ops` (and `delta`) for a two-batch
     operation list of the user's, or `lines` for stream lines of one layer. The other options are
     those of `Request`. `Refused` when SGLang does not run the schedule (`allow_refused` builds it
     all the same where it can be built); ValueError for an unknown name or options that do not fit.
@@ -78,10 +81,15 @@ def build(
 
 def build_request(request: Request, *, allow_refused: bool = False) -> Program:
     """The program of a request; see `build`."""
-    _check_name(request)
-    refused = refusal_of(request)
+    prepared = prepare(request)
+    _check_name(prepared.request)
+    refused = prepared.refusal or refusal_of(prepared.request)
     if refused is not None and not allow_refused:
         raise Refused(refused)
+    return replace(_built(prepared.request), name=request.name)
+
+
+def _built(request: Request) -> Program:
     if request.ops is not None:
         return build_two_batch(request, ops_plan(request))
     if request.name == "tbo":
@@ -94,9 +102,9 @@ def refusal(
 ) -> Refusal | None:
     """Why SGLang does not run a schedule, or None; the options are those of `build`."""
     options.setdefault("layers", 1)
-    request = Request(name, deployment, batch, routing, **options)
-    _check_name(request)
-    return refusal_of(request)
+    prepared = prepare(Request(name, deployment, batch, routing, **options))
+    _check_name(prepared.request)
+    return prepared.refusal or refusal_of(prepared.request)
 
 
 def _single_plan(request: Request) -> LayerPlan:
@@ -113,7 +121,7 @@ def _check_name(request: Request) -> None:
     own = request.ops is not None or request.lines is not None
     if request.ops is not None and request.lines is not None:
         raise ValueError(f"schedule {request.name!r} has both ops and lines; give one of them")
-    known = schedule_names(request.rules)
+    known = schedule_names(request.rules, fused=True)
     if own and request.name in known:
         raise ValueError(f"schedule {request.name!r} is built in; give your own another name")
     if not own and request.name not in known:

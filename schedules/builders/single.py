@@ -84,7 +84,7 @@ def lines_plan(request: Request) -> LayerPlan:
 
 def build_single(request: Request, plan: LayerPlan) -> Program:
     """The program of a plan: the same steps for every layer and class, with each class's work."""
-    routing, batch = request.routing, request.batch
+    routing, batch = request.dispatched, request.batch
 
     def kernels(rank: int) -> LayerKernels:
         return layer_kernels(request.deployment, batch, routing, rank)
@@ -149,7 +149,7 @@ def _signals(request: Request, plan: LayerPlan, built: ClassSteps, rank: int) ->
     raised = [s.op.raises for s in built.steps if isinstance(s, Launch) and s.op.raises]
     if plan.args is None or plan.args.signal is None:
         return ()
-    rows = request.routing.local_expert_tokens()[rank]
+    rows = request.dispatched.local_expert_tokens()[rank]
     threshold = plan.args.threshold
     blocks = len(rows)
     if plan.args.signal.numel != request.deployment.slots_per_rank:

@@ -73,7 +73,7 @@ def ops_plan(request: Request) -> TwoBatchPlan:
     kernels it leaves out."""
     stages = parse_op_list(request.ops or "", LETTERS)
     named = {letter for stage in stages for letter in stage}
-    layer = layer_kernels(request.deployment, request.batch, request.routing, 0)
+    layer = layer_kernels(request.deployment, request.batch, request.dispatched, 0)
     missing = [letter for letter, group in layer.groups.items() if group and letter not in named]
     if missing:
         raise ValueError(f"operation list {request.ops!r} leaves out {', '.join(missing)}")
@@ -91,7 +91,7 @@ def build_two_batch(request: Request, plan: TwoBatchPlan) -> Program:
         }
 
     classes = rank_classes(
-        request.fold, request.batch, request.routing, lambda rank: ranks_key(kernels(rank))
+        request.fold, request.batch, request.dispatched, lambda rank: ranks_key(kernels(rank))
     )
     layers = [kernels(ranks.example) for ranks in classes]
     built = [
