@@ -135,6 +135,7 @@ function drawChart(view, { id, traces, layout }) {
 
 function start() {
   const view = new View();
+  window.moeOverlap = view; // for the console, and for tests
   document.getElementById("theme").addEventListener("click", () => setTheme(view, view.theme === "dark" ? "light" : "dark"));
   document.getElementById("theme").textContent = view.theme === "dark" ? "Light" : "Dark";
   drawCharts(view);
