@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import hypot
 
 from models.sglang_rules import Refusal
 from schedules.program import Program
@@ -34,7 +35,7 @@ class Figures:
     @property
     def noise_ns(self) -> float:
         """Half width of the step's band: kinds err independently, one kernel kind errs alike."""
-        return sum(doubt**2 for doubt in self.doubt_ns.values()) ** 0.5
+        return hypot(*self.doubt_ns.values())
 
     @property
     def band_ns(self) -> tuple[float, float]:
@@ -46,7 +47,7 @@ class Figures:
         """Uncertainty of the difference of two steps: what both share of a kind's error cancels."""
         kinds = {*self.doubt_ns, *other.doubt_ns}
         gaps = (self.doubt_ns.get(kind, 0.0) - other.doubt_ns.get(kind, 0.0) for kind in kinds)
-        return sum(gap**2 for gap in gaps) ** 0.5
+        return hypot(*gaps)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from moe_overlap.row import Row
 
-CLEAR, CLOSE = "clear", "too close to call"
+Word = Literal["clear", "too close to call"]
+CLEAR: Word = "clear"
+CLOSE: Word = "too close to call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class Verdict:
 
     best: str | None
     runner_up: str | None
-    verdict: Literal["clear", "too close to call"] | None
+    verdict: Word | None
     margin_ns: float | None
     noise_ns: float | None
 
@@ -35,8 +37,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
     first, second = ranked[0].figures, ranked[1].figures
     assert first is not None and second is not None  # can_win says so
     margin, noise = second.step_ns - first.step_ns, second.noise_against(first)
-    verdict: Literal["clear", "too close to call"] = CLEAR if margin > noise else CLOSE  # type: ignore[assignment]
-    return Verdict(ranked[0].name, ranked[1].name, verdict, margin, noise)
+    word = CLEAR if margin > noise else CLOSE
+    return Verdict(ranked[0].name, ranked[1].name, word, margin, noise)
 
 
 def explain(document: Mapping[str, Any]) -> str:

@@ -17,6 +17,8 @@ from scenarios.errors import ScenarioError
 from scenarios.schema import ModelSpec, Scenario, UserSchedule
 from schedules.builders import schedule_names
 
+SHARED = ("fused", "fused+waterfill")
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduleChoice:
@@ -48,19 +50,36 @@ class Resolved:
         lens = self.batch.new_tokens
         return sum(map(len, lens)) / len(lens)
 
+    def built_name(self, choice: ScheduleChoice) -> str:
+        """The builders' name of a choice: the scenario's own flags of the shared expert are suffixes
+        for every built-in schedule that does not carry one already."""
+        flags = self.scenario.shared_experts
+        if "+" in choice.name or choice.ops is not None or choice.lines is not None:
+            return choice.name
+        if flags.waterfill:
+            return f"{choice.name}+fused+waterfill"
+        return f"{choice.name}+fused" if flags.fusion == "enforce" else choice.name
+
     def choice(self, name: str) -> ScheduleChoice:
         """The scenario's schedule called `name`, or a known one that the scenario does not list."""
         for schedule in self.schedules:
             if schedule.name == name:
                 return schedule
         known = schedule_names(self.rules)
-        if name in known:
+        if is_known(name, known):
             return ScheduleChoice(name)
         own = (schedule.name for schedule in self.schedules)
         names = tuple(dict.fromkeys((*own, *known)))
         raise ScenarioError(
             "unknown schedule", where=name, allowed=", ".join(names), near=names, word=name
         )
+
+
+def is_known(name: str, known: tuple[str, ...]) -> bool:
+    """Whether the builders know a name; `tbo+fused` and `tbo+fused+waterfill` are `tbo`
+    with another place for the shared expert."""
+    base, plus, shared = name.partition("+")
+    return base in known and (not plus or shared in SHARED)
 
 
 def resolve(scenario: Scenario) -> Resolved:
@@ -169,7 +188,7 @@ def _route(scenario: Scenario, batch: Batch, model: Model) -> Routing:
 
 def _schedules(scenario: Scenario, rules: Rules) -> tuple[ScheduleChoice, ...]:
     choices: dict[str, ScheduleChoice] = {}
-    known = schedule_names(rules)
+    known = schedule_names(rules, fused=True)
     for i, item in enumerate(scenario.schedules):
         if isinstance(item, UserSchedule):
             choice = ScheduleChoice(item.name, item.ops, item.delta, item.lines)
@@ -177,8 +196,9 @@ def _schedules(scenario: Scenario, rules: Rules) -> tuple[ScheduleChoice, ...]:
             choice = ScheduleChoice(item)
         if choice.name in choices:
             raise scenario.fault(("schedules", i), f"{choice.name!r} is given twice")
-        if (choice.name in known) == isinstance(item, UserSchedule):
-            problem = "is a built-in name" if choice.name in known else "unknown schedule"
+        built_in = is_known(choice.name, known)
+        if built_in == isinstance(item, UserSchedule):
+            problem = "is a built-in name" if built_in else "unknown schedule"
             raise scenario.fault(("schedules", i), problem, allowed=", ".join(known), near=known)
         choices[choice.name] = choice
     return tuple(choices.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,11 +16,14 @@ from moe_overlap.commands.arguments import (
     check_settings,
 )
 
+if TYPE_CHECKING:
+    from schedules.program import Program
+
 LayersOption = Annotated[
     int, typer.Option("--layers", min=1, max=64, help="MoE layers to simulate.")
 ]
 ProgramOption = Annotated[
-    bool, typer.Option("--program", help="Show the program as a grid instead of simulating it.")
+    bool, typer.Option("--program", help="Print the program instead of simulating it.")
 ]
 
 
@@ -36,22 +39,21 @@ def simulate(
 ) -> None:
     """Predict the timeline of one schedule; write it as JSON or draw it in the terminal."""
     from moe_overlap.output import print_json, progress, stdout, writable
-    from moe_overlap.prediction import build, simulate_program
+    from moe_overlap.prediction import build
     from scenarios import load
     from scenarios.resolve import resolve
     from schedules.files import save_timeline
     from schedules.json_form import timeline_to_json
+    from simulator import simulate as run
 
     resolved = resolve(load(scenario, check_settings(settings)))
     built = build(resolved, schedule, layers=layers, allow_refused=allow_refused)
     if program:
-        from schedules.grid_view import grid_text
-
-        typer.echo(grid_text(built))
+        _print_program(built)
         return
     with progress() as report:
         report(f"simulating {schedule}")
-        timeline = simulate_program(resolved, built)
+        timeline = run(built, resolved.deployment.machine)
     if output is not None:
         save_timeline(timeline, writable(output))
     if as_json:
@@ -61,6 +63,15 @@ def simulate(
             f"{schedule}: {timeline.makespan_ns / 1000:.1f} µs, {output}", soft_wrap=True
         )
     else:
-        from viz.terminal import timeline_text
+        from viz.terminal_timeline import timeline_text
 
         stdout().print(timeline_text(timeline))
+
+
+def _print_program(program: Program) -> None:
+    from schedules.text import short_text
+
+    for cls in program.classes:
+        typer.echo(f"ranks {', '.join(map(str, cls.ranks))}")
+        for line in short_text(cls.steps):
+            typer.echo(f"  {line}")

@@ -1,31 +1,62 @@
-"""`moe-overlap view`: timelines from files, in HTML, for Perfetto, or in the terminal."""
+"""`moe-overlap view`: timelines from files, as a page, a Perfetto trace, or in the terminal."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moe_overlap.commands.arguments import OutputOption
+from moe_overlap.errors import MachineLacks
+
+if TYPE_CHECKING:
+    from schedules.timeline import Timeline
 
 FilesArgument = Annotated[
     list[Path], typer.Argument(metavar="FILE...", help="Timeline files.", show_default=False)
 ]
 TermOption = Annotated[bool, typer.Option("--term", help="Draw one layer in the terminal.")]
+_PERFETTO = (".pftrace", ".perfetto-trace")
 
 
 def view(files: FilesArgument, output: OutputOption = None, term: TermOption = False) -> None:
-    """Show timelines: an HTML page, a Perfetto trace (-o NAME.pftrace), or the terminal."""
-    from moe_overlap.output import stdout
+    """Show timelines: an HTML page, a Perfetto trace (-o NAME.pftrace), or a drawing here (--term)."""
+    from moe_overlap.output import stdout, writable
 
-    timelines = _load(files)
+    timelines = _named(files)
     if term:
-        from viz.terminal import timeline_text
+        from viz.terminal_timeline import timeline_text
 
         for name, timeline in timelines.items():
             stdout().print(name, timeline_text(timeline), sep="\n")
         return
-    target = output or Path("reports") / f"{files[0].stem}.html"
+    target = writable(output or Path("reports") / f"{files[0].stem}.html")
     _write(target, timelines)
     stdout().print(str(target), soft_wrap=True)
+
+
+def _named(files: list[Path]) -> dict[str, Timeline]:
+    """Timelines by file stem, by whole path where two stems are the same."""
+    from moe_overlap.timelines import read_timeline
+
+    stems = [path.stem for path in files]
+    names = [
+        stem if stems.count(stem) == 1 else str(path)
+        for stem, path in zip(stems, files, strict=True)
+    ]
+    return {name: read_timeline(path) for name, path in zip(names, files, strict=True)}
+
+
+def _write(target: Path, timelines: dict[str, Timeline]) -> None:
+    from viz.extra import MissingExtra
+    from viz.perfetto import write_perfetto
+    from viz.view import write_view
+
+    if target.suffix not in _PERFETTO:
+        write_view(target, timelines)
+        return
+    try:
+        write_perfetto(target, timelines)
+    except MissingExtra as error:
+        raise MachineLacks(str(error)) from error

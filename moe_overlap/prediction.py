@@ -1,0 +1,84 @@
+"""One schedule of a resolved scenario: its program, and its predicted timeline."""
+
+from __future__ import annotations
+
+from models.sglang_rules import Refused as RuleRefused
+from moe_overlap.errors import Refused
+from scenarios.resolve import Resolved, ScheduleChoice
+from schedules.builders import build as build_schedule
+from schedules.program import Begin, Program
+from schedules.timeline import Timeline
+from simulator import simulate as simulate_program
+
+
+def build(
+    resolved: Resolved,
+    name: str,
+    *,
+    layers: int = 2,
+    fold: bool = True,
+    allow_refused: bool = False,
+) -> Program:
+    """The program of `layers` MoE layers under the schedule called `name`.
+
+    Refused (an InputError) when the serving engine refuses the schedule, unless `allow_refused`.
+    """
+    try:
+        return program_of(
+            resolved, resolved.choice(name), layers=layers, fold=fold, allow_refused=allow_refused
+        )
+    except RuleRefused as refused:
+        refusal = refused.refusal
+        raise Refused(
+            f"{name} is refused ({refusal.rule}): {refusal.reason}; --allow-refused predicts it anyway"
+        ) from refused
+
+
+def simulate(
+    resolved: Resolved,
+    name: str,
+    *,
+    layers: int = 2,
+    fold: bool = True,
+    allow_refused: bool = False,
+) -> Timeline:
+    """The predicted timeline of `layers` MoE layers under the schedule called `name`."""
+    program = build(resolved, name, layers=layers, fold=fold, allow_refused=allow_refused)
+    return simulate_program(program, resolved.deployment.machine, fold=fold)
+
+
+def program_of(
+    resolved: Resolved,
+    choice: ScheduleChoice,
+    *,
+    layers: int,
+    whole_step: bool = False,
+    fold: bool = True,
+    allow_refused: bool = False,
+) -> Program:
+    """The program of a choice; the builders' own `Refused` when a rule forbids it."""
+    runtime = resolved.scenario.runtime
+    return build_schedule(
+        resolved.built_name(choice),
+        resolved.deployment,
+        resolved.batch,
+        resolved.routing,
+        layers=layers,
+        fold=fold,
+        rules=resolved.rules,
+        whole_step=whole_step,
+        launch=None if runtime.launch == "auto" else runtime.launch,
+        env=runtime.env,
+        threshold=runtime.tbo_token_distribution_threshold,
+        ops=choice.ops,
+        delta=choice.delta,
+        lines=choice.lines,
+        allow_refused=allow_refused,
+    )
+
+
+def launch_of(program: Program) -> str:
+    """`cuda_graph` when the program captures anything, else `eager`."""
+    steps = (step for cls in program.classes for step in cls.steps)
+    captured = any(isinstance(step, Begin) and step.kind == "graph" for step in steps)
+    return "cuda_graph" if captured else "eager"

@@ -1,0 +1,96 @@
+"""Bad input ends with status 1 (2 for usage), one message on standard error, nothing half written."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from scenarios import library
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+TINY = library()["tiny"].read_text()
+
+# replaced in the tiny scenario: what, by what, and what the message must say
+SCENARIOS = {
+    "unknown key": ("batch_per_rank", "bach_per_rank", "did you mean 'batch_per_rank'"),
+    "wrong unit": ("kv_tokens: 64", "kv_tokens: 64k", "kv_tokens = '64k': needs a whole number"),
+    "nan": ("seed: 0", "alpha: .nan", "routing.alpha = nan: needs a finite number"),
+    "negative": ("kv_tokens: 64", "kv_tokens: -64", "kv_tokens = -64"),
+    "zero ranks": ("ep: 2", "ep: 0", "parallel.ep = 0"),
+    "experts do not divide": ("ep: 2", "ep: 3", "does not divide the 8 physical experts"),
+    "nothing to do": ("batch_per_rank: 16", "batch_per_rank: 0", "no rank has a token"),
+    "wrong list": ("batch_per_rank: 16", "batch_per_rank: [1, 2, 3]", "has 3 entries for 2 ranks"),
+    "unknown schedule": ("baseline, tbo]", "baseline, tbO]", "did you mean 'tbo'"),
+    "schedule twice": ("baseline, tbo]", "baseline, baseline]", "is given twice"),
+    "unknown machine": ("h200-2x-nvlink", "h200-2x-nvlin", "h200-2x-nvlink"),
+    "unknown model": ("base: deepseek-v3", "base: deepseek-v33", "deepseek-v3"),
+    "tp does not fit": (
+        "{ep: 2}",
+        "{ep: 2, attention_tp: 2, attention_dp: 2}",
+        "are not the 2 ranks",
+    ),
+    "no SMs left": ("max_dispatch_tokens_per_rank: 32", "num_sms: 200", "leaves no SM"),
+    "no such rules": ("schedules:", "runtime: {sglang: 0.1.2}\nschedules:", "has no rules"),
+}
+
+
+@pytest.mark.parametrize("case", SCENARIOS)
+def test_a_bad_scenario_is_one_message(run: Run, tmp_path: Path, case: str) -> None:
+    old, new, words = SCENARIOS[case]
+    assert old in TINY
+    path = tmp_path / "bad.yaml"
+    path.write_text(TINY.replace(old, new, 1))
+    done = run("compare", str(path), "--html", "report.html", "--json")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bad.yaml"]
+
+
+@pytest.mark.parametrize("name", ["absent.yaml", ".", "junk.yaml", "bomb.yaml", "nonsense"])
+def test_what_is_no_scenario_at_all(run: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "junk.yaml").write_bytes(bytes(range(256)) * 8)
+    names = "abcdefgh"
+    (tmp_path / "bomb.yaml").write_text(
+        "a: &a [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n" for old, new in pairwise(names))
+    )
+    done = run("compare", name)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: ")
+    assert name in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare",),
+        ("compare", "tiny", "--no-such-option"),
+        ("compare", "tiny", "--set", "parallel.ep"),
+        ("simulate", "tiny"),
+        ("no-such-command",),
+        ("view",),
+    ],
+)
+def test_usage_errors_are_status_two(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage:" in done.stderr
+
+
+def test_view_refuses_what_is_no_timeline(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "half.json").write_text('{"schema": 1, "spans": [')
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    for name in ("half.json", "other.json", "absent.json", "."):
+        done = run("view", name)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert name in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not (tmp_path / "reports").exists()
