@@ -103,17 +103,32 @@ class Routing:
         keys = self._sources[keep] * size + column[keep]
         return np.bincount(keys, minlength=self.ep_size * size)
 
-    def rank_copies(self) -> Counts:
-        """(token, expert) pairs from source to destination, int64[W, W]: low-latency messages."""
+    @cached_property
+    def _rank_copies(self) -> Counts:
         total = np.zeros(self.ep_size**2, dtype=np.int64)
         for column in self._destinations:
             total += self._pairs(column, column >= 0, self.ep_size)
-        return total.reshape(self.ep_size, self.ep_size)
+        return _frozen(total.reshape(self.ep_size, self.ep_size))
+
+    @cached_property
+    def _distinct_tokens(self) -> Counts:
+        return _frozen(self._distinct(self._destinations, self.ep_size))
+
+    @cached_property
+    def _expert_tokens(self) -> Counts:
+        total = np.zeros(self.num_physical, dtype=np.int64)
+        for column in self._columns:
+            total += np.bincount(column[column >= 0], minlength=self.num_physical)
+        return _frozen(total)
+
+    def rank_copies(self) -> Counts:
+        """(token, expert) pairs from source to destination, int64[W, W]: low-latency messages."""
+        return self._rank_copies
 
     def distinct_tokens(self) -> Counts:
         """Tokens of a source with at least one expert on a destination, int64[W, W]: what normal
         mode sends, once per rank."""
-        return self._distinct(self._destinations, self.ep_size)
+        return self._distinct_tokens
 
     def node_tokens(self, gpus_per_node: int) -> Counts:
         """Tokens of a source with at least one expert on a node, int64[W, nodes]: what normal mode
@@ -132,10 +147,7 @@ class Routing:
 
     def expert_tokens(self) -> Counts:
         """Tokens of every physical expert, int64[num_physical]."""
-        total = np.zeros(self.num_physical, dtype=np.int64)
-        for column in self._columns:
-            total += np.bincount(column[column >= 0], minlength=self.num_physical)
-        return total
+        return self._expert_tokens
 
     def local_expert_tokens(self) -> Counts:
         """Tokens of every row of every rank's grouped GEMM, int64[W, n]."""
@@ -177,6 +189,12 @@ class Routing:
             routed = np.where(rows >= 0, rows + rows // n, -1)
             widened.append(np.column_stack([routed, shared]).astype(np.int32))
         return Routing(tuple(widened), self.num_physical + self.ep_size, self.ep_size)
+
+
+def _frozen(counts: Counts) -> Counts:
+    """Counts are computed once and shared, so nobody may write to them."""
+    counts.flags.writeable = False
+    return counts
 
 
 def route(spec: RoutingSpec, tokens_per_rank: Sequence[int], model: Model) -> Routing:
