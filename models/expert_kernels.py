@@ -8,7 +8,7 @@ from typing import Literal
 
 from models.counts import BF16, activation_bytes, grouped_gemm
 from models.deployment import Kernel
-from models.exchanges import exchange_work
+from models.exchanges import exchange_work, nodes_of
 from models.kernels import Assembly
 from models.routing import Routing
 from models.work import work
@@ -37,7 +37,13 @@ def exchange_kernel(
     role = _PARTS[name.partition(".")[2]]
     deployment = build.deployment
     if role == "notify":
-        size = work("notify", combine=int(exchange == "combine"), ep_size=deployment.ep_size)
+        size = work(
+            "notify",
+            combine=int(exchange == "combine"),
+            ep_size=deployment.ep_size,
+            nodes=nodes_of(deployment),
+            tokens=max(routing.tokens),
+        )
     else:
         kind = exchange if role == "whole" else f"{exchange}_{role}"
         size = exchange_work(deployment, routing, rank, exchange, kind)
@@ -73,6 +79,7 @@ def expert_pair(
         active=first.dim("active"),
         masked=int(masked),
         hidden=hidden,
+        bits={"bf16": 16, "fp8_block": 8, "nvfp4": 4}[weights],
     )
     stored = activation_bytes(allocated, inner, weights)
     return (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from models.attention_counts import grouped_query_attention
 from models.counts import BF16, elementwise
 from models.deployment import Batch, Kernel
 from models.kernels import Assembly
 from models.linear import linear
 from models.mla import KV_BYTES, heads_of
 from models.sequences import SequenceSums, sequence_sums
-from models.work import work
 
 
 def gqa_kernels(
@@ -48,23 +48,13 @@ def kv_heads_of(build: Assembly) -> int:
 
 def _attention(build: Assembly, batch: Batch, sums: SequenceSums) -> Kernel:
     att = build.deployment.model.attention
-    heads, kv_heads = heads_of(build), kv_heads_of(build)
-    value_dim = att.v_head_dim or att.head_dim
-    kv_bytes = KV_BYTES[build.deployment.quantization.kv_cache]
-    result = sums.tokens * heads * value_dim * BF16
-    core = work(
+    core = grouped_query_attention(
         f"attention_{batch.phase}",
-        flops={"bf16": 2 * heads * sums.pairs * (att.head_dim + value_dim)},
-        read_bytes=sums.tokens * heads * att.head_dim * BF16
-        + sums.kv_tokens * kv_heads * (att.head_dim + value_dim) * kv_bytes,
-        write_bytes=result,
-        heads=heads,
-        kv_heads=kv_heads,
-        tokens=sums.tokens,
-        sequences=sums.sequences,
-        kv_tokens=sums.kv_tokens,
-        pairs=sums.pairs,
-        qk_dim=att.head_dim,
-        v_dim=value_dim,
+        sums,
+        heads_of(build),
+        kv_heads_of(build),
+        att.head_dim,
+        att.v_head_dim or att.head_dim,
+        KV_BYTES[build.deployment.quantization.kv_cache],
     )
-    return build.kernel("attn", core, ("q", "k", "kv_cache"), {"attn_v": result})
+    return build.kernel("attn", core, ("q", "k", "kv_cache"), {"attn_v": core.write_bytes})

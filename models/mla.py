@@ -8,12 +8,12 @@ Kernels of the two halves are split where SGLang 0.5.23 yields: prepare, then co
 
 from __future__ import annotations
 
+from models.attention_counts import absorbed_attention, index_scores, plain_attention
 from models.counts import BF16, bmm, elementwise
 from models.deployment import Batch, Kernel
 from models.kernels import Assembly
 from models.linear import linear
 from models.sequences import SequenceSums, sequence_sums
-from models.work import work
 
 KV_BYTES = {"bf16": 2, "fp8": 1}
 
@@ -68,19 +68,7 @@ def _indexer(build: Assembly, sums: SequenceSums) -> tuple[Kernel, ...]:
     hidden = build.deployment.model.hidden_size
     source, k = ("q_a", att.q_lora_rank) if att.q_lora_rank else ("x1", hidden)
     query = linear(build, "index_q", source, "index_q.out", sums.tokens, width, k)
-    score = work(
-        "attention_prefill",
-        flops={"fp8": 2 * width * sums.pairs},
-        read_bytes=sums.kv_tokens * att.index_head_dim,
-        write_bytes=sums.tokens * att.index_topk * 4,
-        heads=att.index_heads,
-        kv_tokens=sums.kv_tokens,
-        pairs=sums.pairs,
-        qk_dim=att.index_head_dim,
-        v_dim=0,
-        tokens=sums.tokens,
-        sequences=sums.sequences,
-    )
+    score = index_scores(sums, att.index_heads, att.index_head_dim, att.index_topk)
     chosen = {"index": sums.tokens * att.index_topk * 4}
     return (*query, build.kernel("index", score, ("index_q.out",), chosen))
 
@@ -117,27 +105,13 @@ def _kv_write(build: Assembly, tokens: int) -> Kernel:
 
 def _absorbed_core(build: Assembly, sums: SequenceSums) -> tuple[Kernel, ...]:
     att, heads = build.deployment.model.attention, heads_of(build)
-    latent = att.kv_lora_rank + att.qk_rope_head_dim
-    cached = sums.kv_tokens * latent * KV_BYTES[build.deployment.quantization.kv_cache]
-    result = heads * sums.tokens * att.kv_lora_rank * BF16
-    core = work(
-        "attention_decode",
-        flops={"bf16": 2 * heads * sums.pairs * (latent + att.kv_lora_rank)},
-        read_bytes=cached + heads * sums.tokens * latent * BF16,
-        write_bytes=result,
-        heads=heads,
-        tokens=sums.tokens,
-        sequences=sums.sequences,
-        kv_tokens=sums.kv_tokens,
-        pairs=sums.pairs,
-        qk_dim=latent,
-        v_dim=att.kv_lora_rank,
-    )
+    stored = KV_BYTES[build.deployment.quantization.kv_cache]
+    core = absorbed_attention(sums, heads, att.kv_lora_rank, att.qk_rope_head_dim, stored)
     reads = ("q_latent", "q_rope", "kv_cache", *(("index",) if att.index_topk else ()))
     back = bmm(heads, sums.tokens, att.v_head_dim, att.kv_lora_rank)
     values = {"attn_v": heads * sums.tokens * att.v_head_dim * BF16}
     return (
-        build.kernel("attn", core, reads, {"attn_latent": result}),
+        build.kernel("attn", core, reads, {"attn_latent": core.write_bytes}),
         build.kernel("v_bmm", back, ("attn_latent",), values),
     )
 
@@ -145,24 +119,9 @@ def _absorbed_core(build: Assembly, sums: SequenceSums) -> tuple[Kernel, ...]:
 def _plain_core(build: Assembly, sums: SequenceSums) -> Kernel:
     att, heads = build.deployment.model.attention, heads_of(build)
     qk_dim = att.qk_nope_head_dim + att.qk_rope_head_dim
-    result = heads * sums.tokens * att.v_head_dim * BF16
-    core = work(
-        "attention_prefill",
-        flops={"bf16": 2 * heads * sums.pairs * (qk_dim + att.v_head_dim)},
-        read_bytes=heads
-        * BF16
-        * (sums.tokens * qk_dim + sums.kv_tokens * (qk_dim + att.v_head_dim)),
-        write_bytes=result,
-        heads=heads,
-        tokens=sums.tokens,
-        sequences=sums.sequences,
-        kv_tokens=sums.kv_tokens,
-        pairs=sums.pairs,
-        qk_dim=qk_dim,
-        v_dim=att.v_head_dim,
-    )
+    core = plain_attention(sums, heads, qk_dim, att.v_head_dim)
     reads = ("q", "q_rope", "kv", "k_rope", "kv_cache", *(("index",) if att.index_topk else ()))
-    return build.kernel("attn", core, reads, {"attn_v": result})
+    return build.kernel("attn", core, reads, {"attn_v": core.write_bytes})
 
 
 def _output(build: Assembly, tokens: int) -> tuple[Kernel, ...]:

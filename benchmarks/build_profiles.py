@@ -1,0 +1,154 @@
+"""Builds the point tables and fits of the library's hardware profiles from a folder of kernel timings.
+
+    python -m benchmarks.build_profiles FOLDER
+
+FOLDER holds CSV extracts of NVIDIA AIConfigurator's measured kernels (Apache-2.0, see NOTICE) and
+`machines.csv`. Each GPU gets CSV tables beside `models/library/hardware/_GPU.yaml`, which is written
+anew with the fitted forms, their mean error, and the error of table points left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from benchmarks.profile_tables import Table, tables_of
+from models.forms import Form, Peaks
+from models.table_works import point_work
+from models.tables import Key, LogTable
+from models.work import Work
+
+HARDWARE = Path(__file__).parents[1] / "models" / "library" / "hardware"
+ATTRIBUTION = "NVIDIA AIConfigurator core 0.12.0 (Apache-2.0)"
+GPUS = {"h100": "H100 SXM", "h200": "H200 SXM"}
+EXCHANGES = ("dispatch", "combine", "notify", "dispatch_ll", "combine_ll", "collective")
+# Fewer SMs than this share of them cannot saturate HBM; an estimate, to be calibrated.
+SATURATING_SHARE = 0.6
+# Spread of one collection against the next, where both exist.
+MEASURED_ERROR = 0.05
+
+
+def fitted(table: Table, name: str, peaks: Peaks) -> Form:
+    """Least squares of log times over floor, efficiencies and p, within their bounds."""
+    works = [(point_work(name, key, x), us) for (key, x), us in table.points.items()]
+
+    def residuals(v: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        form = Form(math.exp(v[0]), v[1], v[2], v[3], 0.0, "fitted")
+        return np.array([log_ratio(form, size, us, peaks) for size, us in works])
+
+    start, low, high = [9.0, 0.6, 0.7, 2.0], [6.0, 0.05, 0.05, 0.7], [11.5, 1.0, 1.0, 6.0]
+    best = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=0.2).x
+    error = float(np.mean(np.abs(np.exp(residuals(best)) - 1)))
+    floor, compute, memory, p = (float(value) for value in best)
+    return Form(math.exp(floor), compute, memory, p, error, "fitted")
+
+
+def log_ratio(form: Form, size: Work, us: float, peaks: Peaks) -> float:
+    """Log of a point's time over the form's."""
+    return math.log(us * 1e3 / form.ns(size, peaks, peaks.sms, "dynamic"))
+
+
+def left_out_error(values: Mapping[tuple[Key, float], float]) -> float:
+    """Mean relative error of every second inner point of each series, read from the others."""
+    series: dict[Key, list[float]] = {}
+    for key, x in values:
+        series.setdefault(key, []).append(x)
+    held = {(key, x) for key, xs in series.items() for x in sorted(xs)[1:-1:2]}
+    table = LogTable({place: value for place, value in values.items() if place not in held})
+    errors = [abs(math.exp(table.at(*place).value - values[place]) - 1) for place in held]
+    return sum(errors) / len(errors)
+
+
+def write_table(gpu: str, name: str, table: Table) -> str:
+    """The CSV file of one table; returns its path as the profile names it."""
+    file = HARDWARE / gpu / f"{name.replace('.', '_')}.csv"
+    file.parent.mkdir(exist_ok=True)
+    lines = [f"# {ATTRIBUTION}, {gpu}_sxm/{table.source}", ",".join((*table.key, table.x, "us"))]
+    for (key, x), us in table.points.items():
+        lines.append(
+            ",".join(f"{value:.5g}" if value < 1e5 else f"{value:.0f}" for value in (*key, x))
+            + f",{us:.5g}"
+        )
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return f"{gpu}/{file.name}"
+
+
+def peaks_of(row: Mapping[str, str]) -> Peaks:
+    """Data-sheet figures of one row of `machines.csv`."""
+    sms = int(row["sms"])
+    rates = (("bf16", float(row["bf16_tflops"]) * 1e3), ("fp8", float(row["fp8_tflops"]) * 1e3))
+    return Peaks(rates, float(row["hbm_gbps"]), sms, round(SATURATING_SHARE * sms))
+
+
+def gpu_lines(row: Mapping[str, str], peaks: Peaks) -> list[str]:
+    """The `gpu` section."""
+    return [
+        "gpu:",
+        f"  name: {row['gpu']}",
+        f"  sms: {row['sms']}",
+        "  compute_capability: [9, 0]",
+        f"  hbm_gib: {row['hbm_gib']}",
+        f"  hbm_gbps: {row['hbm_gbps']}",
+        f"  peak_tflops: {{bf16: {row['bf16_tflops']}, fp8: {row['fp8_tflops']}}}",
+        f"  saturating_sms: {peaks.saturating_sms}",
+        f"  source: {row['source']}; saturating_sms is an estimate",
+    ]
+
+
+def form_line(name: str, form: Form, table: Table) -> str:
+    """One entry of `forms`."""
+    return (
+        f"  {name}: {{floor_us: {form.floor_ns / 1e3:.2f}, compute: {form.compute:.3f}, "
+        f"memory: {form.memory:.3f}, p: {form.p:.2f}, error: {form.error:.3f}, label: fitted, "
+        f"source: fit of {len(table.points)} points of {table.source.split(',')[0]}}}"
+    )
+
+
+def table_line(name: str, file: str, table: Table, error: float) -> str:
+    """One entry of `tables`."""
+    return (
+        f"  {name}: {{file: {file}, key: [{', '.join(table.key)}], x: {table.x}, "
+        f'error: {error:.3f}, measured: {MEASURED_ERROR}, source: "{ATTRIBUTION}, {table.source}"}}'
+    )
+
+
+def build(folder: Path, gpu: str, row: Mapping[str, str]) -> None:
+    """All files of one GPU."""
+    peaks = peaks_of(row)
+    forms, tables = ["forms:"], ["tables:"]
+    for name, table in tables_of(folder, gpu).items():
+        values = {place: math.log(us) for place, us in table.points.items()}
+        if name not in EXCHANGES:
+            form = fitted(table, name, peaks)
+            forms.append(form_line(name, form, table))
+            values = {
+                (key, x): log_ratio(form, point_work(name, key, x), us, peaks)
+                for (key, x), us in table.points.items()
+            }
+        error = left_out_error(values)
+        tables.append(table_line(name, write_table(gpu, name, table), table, error))
+    head = [
+        f"# Written by benchmarks/build_profiles.py from {ATTRIBUTION}; do not edit.",
+        "base: _hopper",
+    ]
+    lines = [*head, *gpu_lines(row, peaks), *forms, *tables]
+    (HARDWARE / f"_{gpu}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main(folder: Path) -> None:
+    """Build every GPU's files."""
+    with (folder / "machines.csv").open(encoding="utf-8", newline="") as file:
+        machines = {row["gpu"]: row for row in csv.DictReader(file)}
+    for gpu, name in GPUS.items():
+        build(folder, gpu, machines[name])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

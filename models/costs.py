@@ -1,0 +1,147 @@
+"""Times of kernels alone on a machine, from its profile: measured points, interpolation, fits,
+roofline, in this order, each figure labelled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from models.exchange_costs import LABELS, ExchangeCosts
+from models.footprints import footprint_of
+from models.forms import Form, Peaks
+from models.machine import Cost, CostLabel, Footprint
+from models.pair_costs import Pair, pair_of, shares
+from models.profile_schema import KernelKind, ProfileFile
+from models.table_works import Place, place_of, point_work, variant_of
+from models.tables import LogTable, Point
+from models.work import EXCHANGE_KINDS, Grid, Work
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A time on all SMs with its label and error."""
+
+    ns: float
+    label: CostLabel
+    error: float
+
+
+class ProfileCosts:
+    """`models.machine.Costs` of a hardware profile. Answers are remembered by value."""
+
+    def __init__(self, profile: ProfileFile, points: Mapping[str, Sequence[Point]]) -> None:
+        self._profile = profile
+        self._points = points
+        self._peaks = peaks_of(profile)
+        self._exchanges = ExchangeCosts(profile, points)
+        self._ratios: dict[str, LogTable] = {}
+        self._alone: dict[tuple[Work, Grid, int], Cost] = {}
+
+    def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
+        """Time of `work` alone on `sms` SMs. KeyError for a kind that the profile does not list."""
+        key = (work, grid, sms)
+        cost = self._alone.get(key)
+        if cost is None:
+            cost = self._alone[key] = self._price(work, grid, sms)
+        return cost
+
+    def footprint(self, work: Work, grid: Grid) -> Footprint:
+        """CTAs and resources of the launch."""
+        if work.kind == "spin":
+            return Footprint(work.dim("ctas"))
+        return footprint_of(work, grid, self._entry(work.kind), self._peaks.sms)
+
+    def _price(self, work: Work, grid: Grid, sms: int) -> Cost:
+        if sms < 1:
+            raise ValueError(f"{work.kind}: no time on {sms} SMs")
+        if work.kind in EXCHANGE_KINDS and work.kind != "collective":
+            return self._exchanges.alone(work, min(sms, self._peaks.sms))
+        pair = pair_of(work)
+        whole = self._pair_part(pair, work) if pair else self._whole(work)
+        form = self._form(work)
+        full = form.ns(work, self._peaks, self._peaks.sms, grid.kind)
+        here = form.ns(work, self._peaks, min(sms, self._peaks.sms), grid.kind)
+        return Cost(max(1, round(whole.ns * here / full)), whole.label, whole.error)
+
+    def _whole(self, work: Work) -> _Whole:
+        """Time on all SMs: the form, times the table's ratio to it where there is a table."""
+        form = self._form(work)
+        ns = form.ns(work, self._peaks, self._peaks.sms, "dynamic")
+        place = place_of(work)
+        if place is None or not work.hbm_bytes:
+            return _Whole(ns, form.label, form.error)
+        return self._scaled(place, ns, form)
+
+    def _scaled(self, place: Place, ns: float, form: Form) -> _Whole:
+        if place.table not in self._points or place.x <= 0 or min(place.key) <= 0:
+            return _Whole(ns, form.label, form.error)
+        reading = self._ratio(place.table).at(place.key, place.x)
+        ns *= math.exp(reading.value)
+        label = LABELS[reading.where] if place.same else "fitted"
+        table = self._profile.tables[place.table]
+        errors = {"measured": table.measured, "interpolated": table.error}
+        return _Whole(ns, label, errors.get(label, form.error))
+
+    def _ratio(self, name: str) -> LogTable:
+        """Log of each point's time over the form's; repeated points are averaged."""
+        table = self._ratios.get(name)
+        if table is None:
+            logs: dict[tuple[tuple[float, ...], float], list[float]] = {}
+            form = self._form_named(name)
+            for point in self._points[name]:
+                size = point_work(name, point.key, point.x)
+                expected = form.ns(size, self._peaks, self._peaks.sms, "dynamic")
+                logs.setdefault((point.key, point.x), []).append(
+                    math.log(point.us * 1e3 / expected)
+                )
+            means = {place: sum(values) / len(values) for place, values in logs.items()}
+            table = self._ratios[name] = LogTable(means)
+        return table
+
+    def _pair_part(self, pair: Pair, work: Work) -> _Whole:
+        """One kernel's share of the grouped GEMM pair that the table times as a whole."""
+        form = self._form_named(pair.table)
+        total = pair.work
+        ns = form.ns(total, self._peaks, self._peaks.sms, "dynamic")
+        place = Place(pair.table, (pair.active,), pair.rows / max(1, pair.active))
+        whole = (
+            self._scaled(place, ns, form) if pair.rows else _Whole(form.floor_ns, form.label, 0.0)
+        )
+        act = self._form_named("elementwise")
+        traffic = pair.rows * pair.inner * (4 + pair.bits / 8)
+        act_ns = traffic / (act.memory * self._peaks.hbm_gbps)
+        return _Whole(shares(pair, form.floor_ns, whole.ns, act_ns), whole.label, whole.error)
+
+    def _entry(self, kind: str) -> KernelKind:
+        try:
+            return self._profile.kernels[kind]
+        except KeyError as error:
+            known = ", ".join(sorted(self._profile.kernels))
+            raise KeyError(
+                f"profile {self._profile.name!r} has no kernel kind {kind!r}; it has: {known}"
+            ) from error
+
+    def _form(self, work: Work) -> Form:
+        family, variant = self._entry(work.kind).form, variant_of(work)
+        specific = f"{family}.{variant}"
+        return self._form_named(specific if specific in self._profile.forms else family)
+
+    def _form_named(self, name: str) -> Form:
+        try:
+            entry = self._profile.forms[name]
+        except KeyError as error:
+            known = ", ".join(sorted(self._profile.forms))
+            raise KeyError(
+                f"profile {self._profile.name!r} has no form {name!r}; it has: {known}"
+            ) from error
+        return Form(
+            entry.floor_us * 1e3, entry.compute, entry.memory, entry.p, entry.error, entry.label
+        )
+
+
+def peaks_of(profile: ProfileFile) -> Peaks:
+    """The data-sheet figures that forms refer to."""
+    gpu = profile.gpu
+    rates = tuple((dtype, tflops * 1e3) for dtype, tflops in sorted(gpu.peak_tflops.items()))
+    return Peaks(rates, gpu.hbm_gbps, gpu.sms, gpu.saturating_sms)

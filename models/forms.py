@@ -1,0 +1,78 @@
+"""Closed forms of a kernel's time, and how it changes with the SMs that it holds.
+
+    t = floor + ((flops / (compute * peak))^p + (bytes / (memory * bandwidth))^p)^(1/p)
+
+with `compute` and `memory` the fractions of the data-sheet peak and bandwidth that the kernel reaches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.machine import CostLabel
+from models.work import GridKind, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Data-sheet figures of a GPU: FLOP per ns by dtype, HBM bytes per ns, SMs, and the SMs that
+    saturate HBM (fewer get a proportional share of the bandwidth)."""
+
+    flops_per_ns: tuple[tuple[str, float], ...]
+    hbm_gbps: float
+    sms: int
+    saturating_sms: int
+
+    def rate(self, dtype: str) -> float:
+        """FLOP per ns at the peak of `dtype`; KeyError names those there are."""
+        for name, rate in self.flops_per_ns:
+            if name == dtype:
+                return rate
+        known = ", ".join(name for name, _ in self.flops_per_ns)
+        raise KeyError(f"the GPU has no peak for {dtype!r}; it has: {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Coefficients of one kernel kind; `error` is the relative error that the source states."""
+
+    floor_ns: float
+    compute: float
+    memory: float
+    p: float
+    error: float
+    label: CostLabel
+
+    def ns(self, work: Work, peaks: Peaks, sms: int, grid: GridKind) -> float:
+        """Time of `work` on `sms` SMs."""
+        compute_ns = sum(flops / (self.compute * peaks.rate(dtype)) for dtype, flops in work.flops)
+        memory_ns = work.hbm_bytes / (self.memory * peaks.hbm_gbps)
+        compute_ns *= _compute_slowdown(work, peaks.sms, sms, grid)
+        memory_ns *= max(1.0, peaks.saturating_sms / sms)
+        return self.floor_ns + p_norm(compute_ns, memory_ns, self.p)
+
+
+def p_norm(a: float, b: float, p: float) -> float:
+    """(a^p + b^p)^(1/p) without overflow; 0 when both are 0."""
+    most = max(a, b)
+    if most <= 0.0:
+        return 0.0
+    return float(most * ((a / most) ** p + (b / most) ** p) ** (1.0 / p))
+
+
+def tiles(work: Work, tile_m: int = 128, tile_n: int = 128) -> int:
+    """Output tiles of a (grouped) GEMM; 0 for other kernels."""
+    sizes = dict(work.dims)
+    if "n" not in sizes:
+        return 0
+    rows = sizes.get("padded", sizes.get("m", 0))
+    return sizes.get("heads", 1) * -(-rows // tile_m) * -(-sizes["n"] // tile_n)
+
+
+def _compute_slowdown(work: Work, full: int, sms: int, grid: GridKind) -> float:
+    """Compute time on `sms` SMs over that on all: whole tiles per SM for a static grid, proportional
+    for the others."""
+    count = tiles(work) if grid == "static" else 0
+    if count:
+        return -(-count // sms) / -(-count // full)
+    return full / sms

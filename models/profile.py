@@ -1,0 +1,219 @@
+"""Machines from hardware profiles: YAML files of the library, or the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from models.costs import ProfileCosts
+from models.errors import InputError, choices
+from models.machine import Fabric, Gaps, HostCosts, Interference, Machine, SmResources
+from models.profile_schema import ProfileFile
+from models.tables import Point, read_table
+from models.work import Grid
+
+_LIBRARY = Path(str(files("models"))) / "library" / "hardware"
+_MOST_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One file of a profile and its parsed content."""
+
+    path: Path
+    text: str
+    content: Mapping[str, Any]
+
+
+def library_machines() -> tuple[str, ...]:
+    """Names that `load_machine` knows, sorted."""
+    return tuple(sorted(path.stem for path in _LIBRARY.glob("[!_]*.yaml")))
+
+
+def load_machine(name: str | Path) -> Machine:
+    """The machine of the library profile `name`, or of the profile file at that path.
+
+    A profile may say `base: NAME` and give only what differs. InputError names file, line, key,
+    value and what is allowed.
+    """
+    layers = _layers(_locate(name), ())
+    profile = _validated(layers)
+    return _machine(profile, layers)
+
+
+def _locate(name: str | Path) -> Path:
+    path = Path(name)
+    if str(name) in library_machines():
+        return _LIBRARY / f"{name}.yaml"
+    if not path.is_file():
+        known = choices(library_machines(), str(name))
+        raise InputError(str(name), "hardware", str(name), f"a profile file, or one of: {known}")
+    return path
+
+
+def _layers(path: Path, below: tuple[Path, ...]) -> tuple[Layer, ...]:
+    """The files that make up a profile, the base first."""
+    if path in below:
+        raise InputError(str(path), "base", path.stem, "a profile that does not build on itself")
+    text = _read(path)
+    content = _parsed(path, text)
+    base = content.get("base")
+    if base is None:
+        return (Layer(path, text, content),)
+    if not isinstance(base, str):
+        raise InputError(str(path), "base", base, choices(library_machines()))
+    beside = path.with_name(f"{base}.yaml")
+    start = beside if beside.is_file() else _locate(base)
+    return (*_layers(start, (*below, path)), Layer(path, text, content))
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(str(path), "file", f"{path.stat().st_size} bytes", "at most 1 MB")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(str(path), "file", str(error), "a readable YAML file") from error
+
+
+def _parsed(path: Path, text: str) -> Mapping[str, Any]:
+    if "\n" in text and any(mark in text for mark in ("&", "*")) and _has_alias(text):
+        raise InputError(str(path), "file", "an anchor or alias", "plain YAML without anchors")
+    try:
+        content = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = 0 if mark is None else mark.line + 1
+        raise InputError(str(path), "file", str(error), "a YAML mapping", line) from error
+    if not isinstance(content, dict):
+        raise InputError(str(path), "file", content, "a YAML mapping")
+    return content
+
+
+def _has_alias(text: str) -> bool:
+    """Whether a value starts with an anchor or an alias, which a profile has no use for."""
+    values = (line.partition(": ")[2].strip() for line in text.splitlines())
+    return any(value[:1] in ("&", "*") for value in values)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the keys of `over`, mapping by mapping."""
+    result = dict(base)
+    for key, value in over.items():
+        before = result.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            result[key] = _merged(before, value)
+        else:
+            result[key] = value
+    return result
+
+
+def _validated(layers: tuple[Layer, ...]) -> ProfileFile:
+    content: dict[str, Any] = {}
+    for layer in layers:
+        content = _merged(content, layer.content)
+    content.pop("base", None)
+    gpu = content.get("gpu")
+    if isinstance(gpu, dict) and isinstance(gpu.get("compute_capability"), list):
+        gpu["compute_capability"] = tuple(gpu["compute_capability"])
+    for table in _mappings(content.get("tables")):
+        if isinstance(table.get("key"), list):
+            table["key"] = tuple(table["key"])
+    try:
+        return ProfileFile.model_validate(content)
+    except ValidationError as error:
+        raise _refusal(layers, error) from error
+
+
+def _mappings(tree: object) -> list[dict[str, Any]]:
+    if not isinstance(tree, dict):
+        return []
+    return [value for value in tree.values() if isinstance(value, dict)]
+
+
+def _refusal(layers: tuple[Layer, ...], error: ValidationError) -> InputError:
+    """The first fault, at the line of the file that holds its key (or of the nearest key above)."""
+    fault = error.errors()[0]
+    keys = [str(part) for part in fault["loc"]]
+    layer, line = _place(layers, keys)
+    value = None if fault["type"] == "missing" else fault["input"]
+    return InputError(str(layer.path), ".".join(keys), value, fault["msg"], line)
+
+
+def _place(layers: tuple[Layer, ...], keys: list[str]) -> tuple[Layer, int]:
+    for depth in range(len(keys), 0, -1):
+        for layer in reversed(layers):
+            line = _line_of(layer, keys[:depth])
+            if line:
+                return layer, line
+    return layers[-1], 0
+
+
+def _line_of(layer: Layer, keys: list[str]) -> int:
+    """Line of a key in the file, 0 when it is not there."""
+    node: Any = YAML(typ="rt", pure=True).load(layer.text)
+    line = 0
+    for key in keys:
+        if not isinstance(node, Mapping) or key not in node:
+            return 0
+        line = node.lc.key(key)[0] + 1  # type: ignore[attr-defined]
+        node = node[key]
+    return line
+
+
+def _machine(profile: ProfileFile, layers: tuple[Layer, ...]) -> Machine:
+    digest = hashlib.sha256()
+    for layer in layers:
+        digest.update(layer.text.encode())
+    tables: dict[str, tuple[Point, ...]] = {}
+    for name, section in profile.tables.items():
+        path = _table_path(name, section.file, layers)
+        tables[name] = read_table(path, section.key, section.x)
+        digest.update(path.read_bytes())
+    gpu, fabric, sm, gaps = profile.gpu, profile.fabric, profile.sm, profile.gaps
+    near = profile.interference
+    return Machine(
+        name=profile.name,
+        num_sms=gpu.sms,
+        hbm_gib=gpu.hbm_gib,
+        costs=ProfileCosts(profile, tables),
+        host=HostCosts(tuple(sorted(profile.host.ns.items()))),
+        fabric=Fabric(
+            fabric.gpus_per_node,
+            fabric.nvlink_gbps,
+            fabric.nic_gbps,
+            fabric.flight_latency_ns,
+            fabric.internode_latency_ns,
+        ),
+        interference=Interference(
+            near.achievable_hbm_gbps,
+            tuple((name, pair.c0, pair.c1) for name, pair in sorted(near.families.items())),
+            (near.compute.c0, near.compute.c1),
+            near.rho_cap,
+        ),
+        gaps=Gaps(**gaps.model_dump(exclude={"source"})),
+        sm=SmResources(**sm.model_dump(exclude={"source"})),
+        compute_capability=gpu.compute_capability,
+        profile_sha256=digest.hexdigest(),
+        grids=tuple(
+            (kind, Grid(kind=entry.grid, gang=entry.gang))
+            for kind, entry in sorted(profile.kernels.items())
+        ),
+    )
+
+
+def _table_path(name: str, file: str, layers: tuple[Layer, ...]) -> Path:
+    """The table file, beside the last profile file that names it."""
+    for layer in reversed(layers):
+        tables = layer.content.get("tables")
+        if isinstance(tables, Mapping) and name in tables and "file" in tables[name]:
+            return layer.path.parent / file
+    return layers[-1].path.parent / file

@@ -1,0 +1,177 @@
+"""The hardware profile file, version 1: every key, its type and its unit.
+
+Strict: an unknown key or a value of the wrong type is an error. Every section has a `source`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.work import GridKind
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """What all parts of a profile share."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    source: Annotated[str, Field(min_length=1)]
+
+
+class Gpu(Section):
+    """Data-sheet figures; `peak_tflops` by dtype (bf16, fp8, fp4)."""
+
+    name: str
+    sms: Count
+    compute_capability: tuple[Whole, Whole]
+    hbm_gib: Positive
+    hbm_gbps: Positive
+    peak_tflops: dict[Literal["bf16", "fp8", "fp4"], Positive]
+    saturating_sms: Count
+
+
+class Sm(Section):
+    """What one SM holds."""
+
+    threads: Count
+    registers: Count
+    smem_bytes: Count
+    cta_slots: Count
+
+
+class FabricSection(Section):
+    """Links of each GPU, one way, and latencies."""
+
+    gpus_per_node: Count
+    nvlink_gbps: Positive
+    nic_gbps: Positive
+    flight_latency_ns: Whole
+    internode_latency_ns: Whole
+
+
+class GapsSection(Section):
+    """Latencies of the launch machinery in ns."""
+
+    stream: Whole
+    event: Whole
+    cross_stream: Whole
+    graph_node: Whole
+    graph_edge: Whole
+    reaction: Whole
+    graph_launch: Whole
+
+
+class HostSection(Section):
+    """Host ns by class of launch or work."""
+
+    ns: dict[str, Whole]
+
+
+class Pair(BaseModel):
+    """Coefficients of the slowdown beside other kernels."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    c0: NotNegative
+    c1: NotNegative
+
+
+class InterferenceSection(Section):
+    """Slowdown on disjoint SMs, by family of communication and for compute beside it."""
+
+    achievable_hbm_gbps: Positive
+    rho_cap: Annotated[float, Field(gt=0, lt=1)]
+    compute: Pair
+    families: dict[Literal["normal", "low_latency", "collective"], Pair]
+
+
+class KernelKind(Section):
+    """How a library launches a kernel kind, and what one CTA takes.
+
+    `ctas`: `sms` (persistent: one per SM, at most one per tile), `rows` or `elements` (so many per
+    `per_cta`), `tokens`, `num_sms` (of the exchange), `experts` (low latency), `one`.
+    """
+
+    grid: GridKind
+    gang: bool = False
+    ctas: Literal["sms", "tiles", "rows", "elements", "num_sms", "experts", "one"]
+    per_cta: Count = 1
+    threads: Count
+    registers: Whole
+    smem_bytes: Whole
+    form: str
+
+
+class FormSection(Section):
+    """Coefficients of `models.forms.Form`; `floor_us` in us."""
+
+    floor_us: NotNegative
+    compute: Fraction
+    memory: Fraction
+    p: Positive
+    error: NotNegative
+    label: Literal["fitted", "roofline"]
+
+
+class TableSection(Section):
+    """A point table beside the profile: columns of `key` name the series, `x` runs along it, `us` is
+    the time. `error` is the relative error of a point left out; `measured` that of a point itself."""
+
+    file: str
+    key: tuple[str, ...]
+    x: str
+    error: NotNegative
+    measured: NotNegative
+
+
+class NormalExchange(Section):
+    """Normal mode outside its table: `a + bytes / min(k * SMs, cap)` and the notify kernel."""
+
+    dispatch_us: NotNegative
+    combine_us: NotNegative
+    gbps_per_sm: Positive
+    cap_gbps: Positive
+    notify_us: NotNegative
+    layout_us: NotNegative
+    error: NotNegative
+
+
+class LowLatencyExchange(Section):
+    """How a low-latency exchange's time divides: `send_share` and `recv_share` are resident across
+    nodes, the flight is the rest; within a node the receive takes `recv_us` and the send the rest.
+    Outside the tables the whole takes a floor and its bytes over a rate, within a node or across."""
+
+    floor_us: NotNegative
+    gbps: Positive
+    across_floor_us: NotNegative
+    across_gbps: Positive
+    send_share: Fraction
+    recv_share: Fraction
+    recv_us: NotNegative
+    error: NotNegative
+
+
+class ProfileFile(BaseModel):
+    """One hardware profile."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    schema_version: Annotated[Literal[1], Field(alias="schema")]
+    name: Annotated[str, Field(min_length=1)]
+    source: Annotated[str, Field(min_length=1)]
+    gpu: Gpu
+    sm: Sm
+    fabric: FabricSection
+    gaps: GapsSection
+    host: HostSection
+    interference: InterferenceSection
+    kernels: dict[str, KernelKind]
+    forms: dict[str, FormSection]
+    normal_exchange: NormalExchange
+    low_latency_exchange: LowLatencyExchange
+    tables: dict[str, TableSection] = {}
