@@ -82,7 +82,6 @@ class Figure {
     Object.assign(this, { view, data, rows });
     this.dark = view.theme === "dark";
     this.unit = view.unit();
-    this.rowOf = new Map();
   }
 
   x(ns) { return Math.round((1000 * (ns - this.offset)) / this.unit.ns) / 1000; }
@@ -93,6 +92,7 @@ class Figure {
     this.range = [from / this.unit.ns, to / this.unit.ns];
     this.from = from + offset;
     this.to = to + offset;
+    this.related = marks && new Set([...marks.self, ...marks.causes, ...marks.waiters]);
     const traces = [...this.spanTraces(), ...this.counterTraces()];
     return { traces, layout: this.layout(marks) };
   }
@@ -111,19 +111,19 @@ class Figure {
 
   span(fills, labels, { i, from, to }, y) {
     const c = this.data.c;
-    const dim = !this.data.matches(i);
-    const key = `${c.family[i]}-${c.child[i] === 2 ? 2 : 1}-${dim ? 0 : 1}`;
-    if (!fills.has(key)) fills.set(key, this.fillTrace(c.family[i], c.child[i], dim));
+    const opacity = this.opacity(i);
+    const key = `${c.family[i]}-${c.child[i] === 2 ? 2 : 1}-${opacity}`;
+    if (!fills.has(key)) fills.set(key, this.fillTrace(c.family[i], c.child[i], opacity));
     const x0 = this.x(Math.max(from, this.from));
     const x1 = this.x(Math.min(to, this.to));
     const px = (Math.min(to, this.to) - Math.max(from, this.from)) / this.nsPerPx;
     box(fills.get(key), x0, px > 3 ? x1 - this.nsPerPx / this.unit.ns : x1, y);
-    if (this.data.critical[i]) {
+    if (this.data.critical[i] && !(this.related && opacity < 1)) {
       if (px > 4) this.critical.frame(x0, x1, y, 0.06);
       else this.critical.segment(x0, y + 0.95, x1, y + 0.95);
     }
     const text = shortName(this.data, i);
-    if (px < text.length * 6.1 + 6 || dim) return;
+    if (px < text.length * 6.1 + 6 || opacity < 0.3) return;
     const colour = familyColour(this.view.families[c.family[i]], c.child[i], this.dark);
     const trace = labels[luminance(colour) > 0.5 ? "dark" : "light"];
     trace.x.push((x0 + x1) / 2);
@@ -131,14 +131,19 @@ class Figure {
     trace.text.push(text);
   }
 
-  fillTrace(familyIndex, child, dim) {
+  // Spans that the search does not match fade, and those that have nothing to do with the selected one.
+  opacity(i) {
+    if (!this.data.matches(i)) return 0.14;
+    return this.related && !this.related.has(i) ? 0.4 : 1;
+  }
+
+  fillTrace(familyIndex, child, opacity) {
     const family = this.view.families[familyIndex];
     const colour = familyColour(family, child, this.dark);
-    const trace = { type: "scatter", mode: "none", x: [], y: [], hoverinfo: "skip", showlegend: false, fill: "toself", fillcolor: colour, name: family.title };
+    const trace = { type: "scatter", mode: "none", x: [], y: [], hoverinfo: "skip", showlegend: false, fill: "toself", fillcolor: colour, opacity, name: family.title };
     if (child === 2) {
       trace.fillpattern = { shape: "/", size: 6, solidity: 0.12, bgcolor: colour, fgcolor: mix(colour, "#000000", 0.55) };
     }
-    if (dim) Object.assign(trace, { opacity: 0.14 });
     return trace;
   }
 
