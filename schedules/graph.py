@@ -7,7 +7,8 @@ waits for it and says why: its own work, a stream, an event, the host, an exchan
   stream held when the host recorded it last before the wait.
 * After the host has waited for an event, everything that it launches later comes after it.
 * Kernels of one role (notify, whole) of an exchange end after all ranks' kernels of that role have
-  started. A receive ends after all ranks' sends have ended, and after the flight.
+  started. A receive ends after all ranks' sends have ended, and after the flight, which starts
+  after all of them have started.
 * A polling kernel ends after the raising kernel, since its last block comes from there.
 
 A class of ranks has one node for all its ranks, since they take the same steps.
@@ -27,7 +28,7 @@ OWN = "work"
 @dataclass(frozen=True, slots=True)
 class Node:
     """A start or an end of an op on the ranks of a class, or (op None) a meeting point: of an
-    exchange (`flight` set on the node at which its data are under way), or of the host."""
+    exchange (`what` is its role, or `flight` or `arrival` of a low-latency one), or of the host."""
 
     cls: int
     op: Op | None
@@ -167,7 +168,7 @@ def _exchanges(program: Program, graph: Graph) -> None:
 
     def meeting(name: str, what: str) -> int:
         if (name, what) not in meetings:
-            meetings[name, what] = graph.add(Node(-1, None, f"{what} of {name}", name))
+            meetings[name, what] = graph.add(Node(-1, None, what, name))
         return meetings[name, what]
 
     for key, start in graph.start.items():
@@ -180,12 +181,10 @@ def _exchanges(program: Program, graph: Graph) -> None:
             graph.edge(end, meeting(op.exchange, "arrival"), reason)
         elif op.role == "recv":
             graph.edge(meeting(op.exchange, "arrival"), end, reason)
+            graph.edge(meeting(op.exchange, "flight"), end, reason)
         else:
             graph.edge(start, meeting(op.exchange, op.role or "whole"), reason)
             graph.edge(meeting(op.exchange, op.role or "whole"), end, reason)
-    for (name, what), node in list(meetings.items()):
-        if what == "flight":
-            graph.edge(node, meeting(name, "arrival"), f"flight {name}")
 
 
 def _signals(program: Program, graph: Graph) -> None:

@@ -43,5 +43,5 @@ def _lines(program: Program, graph: Graph, cycle: list[int]) -> Iterator[str]:
 def _name(program: Program, graph: Graph, number: int) -> str:
     node = graph.nodes[number]
     if node.op is None:
-        return node.what
+        return f"the {node.what} of {node.exchange}" if node.exchange else f"the {node.what}"
     return f"the {node.what} of {node.op.name} (rank {program.classes[node.cls].ranks[0]})"

@@ -1,0 +1,149 @@
+"""Bounds: times that no timeline of a program on a machine can beat.
+
+* compute: on each rank, all kernels that are not part of an exchange need SM-time; over all SMs that
+  takes at least so long. Each kernel counts at the number of SMs at which it needs least, and a CTA
+  counts with the share of an SM's threads, registers, memory or slots that it takes.
+* communication: through each port of each rank go at least so many bytes, at the port's bandwidth or
+  at the best rate that one transfer of the program alone reaches, whichever is more.
+* chain: the longest chain of ops that wait for each other, each at its fastest within its budget,
+  without gaps or host time.
+
+Folded programs are judged by the first rank of each class, as they are simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from models.machine import Machine
+from models.work import EXCHANGE_KINDS, Grid, Work
+from schedules.graph import OWN, Graph, build_graph
+from schedules.merit.ports import communication_ns, flight_shares
+from schedules.program import Op, Program
+
+_SM_STEPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Lower bounds of the makespan in ns; `chain` lists the ops of the longest chain in order."""
+
+    compute_ns: int
+    communication_ns: int
+    chain_ns: int
+    chain: tuple[str, ...] = ()
+
+    @property
+    def largest_ns(self) -> int:
+        """The bound that binds."""
+        return max(self.compute_ns, self.communication_ns, self.chain_ns)
+
+
+def bounds(program: Program, machine: Machine) -> Bounds:
+    """The three bounds. ValueError when the program has a cycle."""
+    fastest = Fastest(machine)
+    chain_ns, chain = _chain(program, fastest)
+    compute = max((_compute(cls.ops, fastest) for cls in program.classes), default=0.0)
+    return Bounds(int(compute), int(communication_ns(program, machine, fastest)), chain_ns, chain)
+
+
+class Fastest:
+    """What a launch costs at best, remembered by work and grid."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._points: dict[tuple[Work, Grid], list[tuple[int, int]]] = {}
+        self._shares: dict[tuple[Work, Grid], tuple[float, ...]] = {}
+
+    def ns(self, work: Work, grid: Grid) -> int:
+        """Time alone on the number of SMs, within the budget, at which it is shortest."""
+        return min(ns for _, ns in self._curve(work, grid))
+
+    def flight_ns(self, work: Work) -> int:
+        """Time of a flight alone."""
+        machine = self.machine
+        return machine.costs.alone(work, Grid(), machine.num_sms).ns
+
+    def sm_ns(self, work: Work, grid: Grid) -> tuple[float, ...]:
+        """Least occupied ns of the whole machine's threads, registers, shared memory and CTA slots."""
+        key = (work, grid)
+        if key not in self._shares:
+            self._shares[key] = self._sm_ns(work, grid)
+        return self._shares[key]
+
+    def _sm_ns(self, work: Work, grid: Grid) -> tuple[float, ...]:
+        machine = self.machine
+        footprint = machine.costs.footprint(work, grid)
+        per_sm = machine.sm.ctas(footprint)
+        cta_ns = min(
+            ns / -(-footprint.ctas // (sms * per_sm)) for sms, ns in self._curve(work, grid)
+        )
+        if grid.kind == "static":
+            cta_ns *= min(1.0, machine.static_tail) ** 0.25
+        taken = (footprint.threads, footprint.registers, footprint.smem_bytes, 1)
+        offered = (
+            machine.sm.threads,
+            machine.sm.registers,
+            machine.sm.smem_bytes,
+            machine.sm.cta_slots,
+        )
+        return tuple(
+            footprint.ctas * cta_ns * part / (whole * machine.num_sms)
+            for part, whole in zip(taken, offered, strict=True)
+        )
+
+    def _curve(self, work: Work, grid: Grid) -> list[tuple[int, int]]:
+        """(SMs, ns) at some SM counts up to the most that the launch may hold."""
+        key = (work, grid)
+        if key not in self._points:
+            machine = self.machine
+            budget = grid.enforced_budget or machine.num_sms
+            most = max(1, min(budget, machine.num_sms, machine.costs.footprint(work, grid).ctas))
+            counts = {*range(1, most + 1, max(1, most // _SM_STEPS)), most}
+            curve = [(sms, machine.costs.alone(work, grid, sms).ns) for sms in sorted(counts)]
+            self._points[key] = curve
+        return self._points[key]
+
+
+def _compute(ops: tuple[Op, ...], fastest: Fastest) -> float:
+    sums = [0.0, 0.0, 0.0, 0.0]
+    for op in ops:
+        if op.exchange is None and op.work.kind not in EXCHANGE_KINDS:
+            for resource, ns in enumerate(fastest.sm_ns(op.work, op.grid)):
+                sums[resource] += ns
+    return max(sums)
+
+
+def _chain(program: Program, fastest: Fastest) -> tuple[int, tuple[str, ...]]:
+    graph = build_graph(program)
+    shares = flight_shares(program)
+    flights = {
+        exchange.name: fastest.flight_ns(exchange.flight)
+        for exchange in program.exchanges
+        if exchange.flight is not None
+    }
+
+    def weight(earlier: int, later: int, reason: str) -> int:
+        node, before = graph.nodes[later], graph.nodes[earlier]
+        if node.op is None or not (reason == OWN or before.exchange is not None):
+            return 0
+        own = fastest.ns(node.op.work, node.op.grid)
+        if before.what == "flight" and before.exchange is not None:
+            share = shares.get((before.exchange, node.cls), 0.0)
+            return own + int(flights.get(before.exchange, 0) * share)
+        return own
+
+    length, path = graph.longest(weight)
+    return length, tuple(_ops(graph, path))
+
+
+def _ops(graph: Graph, path: list[int]) -> Iterator[str]:
+    """Names along the path, each op once."""
+    last = ""
+    for number in path:
+        node = graph.nodes[number]
+        name = node.op.name if node.op is not None else ""
+        if name and name != last:
+            last = name
+            yield name

@@ -1,0 +1,90 @@
+"""Bytes through the ports of each rank, for the communication bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.machine import Machine
+from schedules.program import Exchange, Op, Program
+
+if TYPE_CHECKING:
+    from schedules.merit.bounds import Fastest
+
+PORTS = ("nvlink out", "nvlink in", "nic out", "nic in")
+
+
+def communication_ns(program: Program, machine: Machine, fastest: Fastest) -> float:
+    """The port that needs longest, over the first rank of every class."""
+    ranks = [cls.ranks[0] for cls in program.classes if cls.ranks]
+    if not ranks:
+        return 0.0
+    fabric = machine.fabric
+    nominal = np.array([fabric.nvlink_gbps] * 2 + [fabric.nic_gbps] * 2)
+    gbps = np.broadcast_to(nominal, (len(ranks), 4)).copy()
+    whole = np.zeros((len(ranks), 4))
+    known: dict[tuple[int, tuple[int, ...]], NDArray[np.float64]] = {}
+    alone = _alone_ns(program, fastest)
+    for exchange in program.exchanges:
+        key = (id(exchange.bytes), exchange.ranks)
+        if key not in known:
+            known[key] = _port_bytes(exchange, machine)
+        place = {rank: position for position, rank in enumerate(exchange.ranks)}
+        rows = [place.get(rank, -1) for rank in ranks]
+        through = np.where(np.array(rows)[:, None] >= 0, known[key][rows], 0.0)
+        whole += through
+        ns = alone.get(exchange.name, 0)
+        if ns > 0:
+            gbps = np.maximum(gbps, through / ns)
+    return float((whole / gbps).max(initial=0.0))
+
+
+def _alone_ns(program: Program, fastest: Fastest) -> dict[str, int]:
+    """How long each transfer takes at its fastest: its flight, or its slowest rank's kernel."""
+    found: dict[str, int] = {}
+    flying = {e.name: e.flight for e in program.exchanges if e.flight is not None}
+    for name, work in flying.items():
+        found[name] = fastest.flight_ns(work)
+    for cls in program.classes:
+        for op in cls.ops:
+            if op.exchange is not None and op.exchange not in flying and _moves(op):
+                ns = fastest.ns(op.work, op.grid)
+                known = found.get(op.exchange, ns)
+                found[op.exchange] = min(known, ns) if op.role == "send" else max(known, ns)
+    return found
+
+
+def _moves(op: Op) -> bool:
+    return op.role in ("send", "whole")
+
+
+def _port_bytes(exchange: Exchange, machine: Machine) -> NDArray[np.float64]:
+    """Bytes of one exchange by (position, port); loopback crosses no port. int counts as float64."""
+    matrix = np.array(exchange.bytes, dtype=np.float64).reshape(len(exchange.ranks), -1)
+    np.fill_diagonal(matrix, 0.0)
+    node = np.array([machine.fabric.node(rank) for rank in exchange.ranks])
+    near = np.where(node[:, None] == node[None, :], matrix, 0.0)
+    far = matrix - near
+    return np.stack([near.sum(1), near.sum(0), far.sum(1), far.sum(0)], axis=1)
+
+
+def flight_shares(program: Program) -> dict[tuple[str, int], float]:
+    """For each exchange and class the least share of the longest flight among the class's ranks, by
+    the bytes that come from other ranks."""
+    found: dict[tuple[str, int], float] = {}
+    known: dict[int, NDArray[np.float64]] = {}
+    for exchange in program.exchanges:
+        if exchange.flight is None:
+            continue
+        if id(exchange.bytes) not in known:
+            matrix = np.array(exchange.bytes, dtype=np.float64).reshape(len(exchange.ranks), -1)
+            np.fill_diagonal(matrix, 0.0)
+            into = matrix.sum(0)
+            known[id(exchange.bytes)] = into / max(into.max(initial=0.0), 1.0)
+        place = {rank: position for position, rank in enumerate(exchange.ranks)}
+        for number, cls in enumerate(program.classes):
+            shares = [known[id(exchange.bytes)][place[r]] for r in cls.ranks if r in place]
+            found[exchange.name, number] = float(min(shares, default=0.0))
+    return found
