@@ -6,6 +6,7 @@ every time is exact, so timelines can be worked out by hand.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from models.machine import (
@@ -76,20 +77,22 @@ def spin_machine(
     *,
     gaps: Gaps | None = None,
     host_ns: int = 0,
+    host: Mapping[str, int] | None = None,
     gpus_per_node: int = 8,
     nvlink_gbps: float = 400.0,
     nic_gbps: float = 50.0,
     interference: Interference | None = None,
     **fields: float,
 ) -> Machine:
-    """A machine of spin kernels. Every host class costs `host_ns`; links and interference are the
-    caller's. The default gaps are those of `Gaps`; `fields` go to `Machine` as they are."""
+    """A machine of spin kernels. The usual host classes cost `host_ns`, those of `host` what it says;
+    links and interference are the caller's. `fields` go to `Machine` as they are."""
+    classes = dict.fromkeys(_HOST_CLASSES, host_ns) | dict(host or {})
     return Machine(
         name="spin",
         num_sms=num_sms,
         hbm_gib=80.0,
         costs=SpinCosts(num_sms),
-        host=HostCosts(tuple((name, host_ns) for name in _HOST_CLASSES)),
+        host=HostCosts(tuple(classes.items())),
         fabric=Fabric(gpus_per_node, nvlink_gbps, nic_gbps),
         interference=interference or Interference(achievable_hbm_gbps=4300.0),
         gaps=gaps or Gaps(),

@@ -8,38 +8,52 @@ from simulator.kernels import Held
 from simulator.links import NIC_IN, NIC_OUT, NVLINK_IN, NVLINK_OUT, Links
 
 NAMES = ("sms_resident", "sms_spinning", "hbm_gbps", "nvlink_gbps", "nic_gbps")
+Values = tuple[int, int, float, float, float]
 
 
 class Counters:
-    """Values of every counter of every rank, kept where they change. Links count the busier way."""
+    """Values of all counters of every rank, kept where any of them changes; of a link the busier way."""
 
-    def __init__(self) -> None:
-        self._points: dict[tuple[int, str], list[tuple[int, float]]] = {}
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._points: dict[int, list[tuple[int, Values]]] = {}
 
-    def note(self, now: int, device: Device, links: Links) -> None:
+    def note(self, now: int, device: Device) -> None:
         """Take all counters of one rank at `now` ns."""
         rank = device.rank
-        spinning = [k for k in device.running if isinstance(k, Held) and not k.works()]
-        nvlink = max(links.gbps((rank, NVLINK_OUT)), links.gbps((rank, NVLINK_IN)))
-        nic = max(links.gbps((rank, NIC_OUT)), links.gbps((rank, NIC_IN)))
-        values = (
-            float(device.room.resident_sms),
-            float(sum(kernel.sms for kernel in spinning)),
-            round(device.hbm_gbps, 3),
-            round(nvlink, 3),
-            round(nic, 3),
-        )
-        for name, value in zip(NAMES, values, strict=True):
-            points = self._points.setdefault((rank, name), [])
-            if points and points[-1][0] == now:
-                points.pop()
-            if not points or points[-1][1] != value:
-                points.append((now, value))
+        spinning = 0
+        for kernel in device.running:
+            if isinstance(kernel, Held) and not kernel.works():
+                spinning += kernel.sms
+        nvlink = nic = 0.0
+        if self._links.busy:
+            gbps = self._links.gbps
+            nvlink = max(gbps((rank, NVLINK_OUT)), gbps((rank, NVLINK_IN)))
+            nic = max(gbps((rank, NIC_OUT)), gbps((rank, NIC_IN)))
+        values = (device.room.resident_sms, spinning, device.hbm_gbps, nvlink, nic)
+        points = self._points.get(rank)
+        if points is None:
+            self._points[rank] = [(now, values)]
+        elif points[-1][0] == now:
+            points[-1] = (now, values)
+        elif points[-1][1] != values:
+            points.append((now, values))
 
     def result(self) -> tuple[Counter, ...]:
-        """All counters by rank and name; those that stayed 0 are left out."""
-        return tuple(
-            Counter(name, rank, tuple(points))
-            for (rank, name), points in sorted(self._points.items())
-            if any(value for _, value in points)
-        )
+        """All counters by rank and name; those that stay 0 are left out."""
+        counters = [
+            Counter(name, rank, _steps(points, index))
+            for rank, points in sorted(self._points.items())
+            for index, name in enumerate(NAMES)
+        ]
+        return tuple(counter for counter in counters if any(v for _, v in counter.points))
+
+
+def _steps(points: list[tuple[int, Values]], index: int) -> tuple[tuple[int, float], ...]:
+    """One counter's points, only where it changes; bytes per ns to three decimals."""
+    steps: list[tuple[int, float]] = []
+    for now, values in points:
+        value = round(float(values[index]), 3)
+        if not steps or steps[-1][1] != value:
+            steps.append((now, value))
+    return tuple(steps)

@@ -6,7 +6,6 @@ from bisect import insort
 from typing import TYPE_CHECKING, Protocol
 
 from models.machine import Machine
-from models.work import Grid
 from schedules.program import Op, Signal
 from simulator.clock import Clock
 from simulator.kernels import Held, Kernel, Waves
@@ -155,11 +154,6 @@ class Device:
         """A number for CTAs placed together."""
         self._allocations += 1
         return self._allocations
-
-    def sm_budget(self, grid: Grid) -> int:
-        """The most SMs that a launch may hold."""
-        budget = grid.enforced_budget
-        return self.machine.num_sms if budget is None else min(budget, self.machine.num_sms)
 
     def gate(self, kernel: Held) -> Gate | None:
         """What opens a kernel once it is placed: its exchange, if it has one."""

@@ -71,10 +71,10 @@ class Engine:
         self.highest_priority = min([_HIGH_PRIORITY, *(s.priority for s in program.streams)])
         self._signals = {signal.name: signal for signal in program.signals}
         self._links = Links(machine.fabric)
-        self._counters = Counters()
+        self._counters = Counters(self._links)
         self._flown: list[tuple[str, Flown]] = []
         self._changed: dict[Device, None] = {}
-        prices = Prices(machine.costs)
+        prices = Prices(machine)
         self._exchanges = Exchanges(
             self.clock,
             program,
@@ -124,7 +124,7 @@ class Engine:
 
     def _count(self) -> None:
         for device in self._changed:
-            self._counters.note(self.clock.ns, device, self._links)
+            self._counters.note(self.clock.ns, device)
 
     def touch(self, device: Device) -> None:
         """Something changed on this device at this instant."""

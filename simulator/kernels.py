@@ -52,10 +52,8 @@ class Kernel:
         self.launched = launched
         self.graph = graph
         self.done: simpy.Event = device.clock.event()
-        self.footprint = device.prices.footprint(op.work, op.grid)
-        self.per_sm = device.machine.sm.ctas(self.footprint)
+        self.footprint, self.per_sm, self.most_sms = device.prices.launched(op.work, op.grid)
         self.unplaced = self.footprint.ctas
-        self.most_sms = min(self.unplaced, device.sm_budget(op.grid))
         self.alone = device.prices.alone(op.work, op.grid, self.most_sms)
         self.width = self.sms = self.peak_sms = 0
         self.start = self.end = -1
@@ -215,7 +213,7 @@ class Waves(Kernel):
 
 class Held(Kernel):
     """A kernel that keeps its SMs until it ends. `gate` opens its work once every CTA is placed; a
-    *dynamic* kernel has none and starts with its first CTA."""
+    *dynamic* kernel has none and starts with its first CTA, and its later CTAs count at once."""
 
     __slots__ = ("_allocations", "_slow", "fluid", "gate", "poll")
 

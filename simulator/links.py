@@ -81,6 +81,11 @@ class Links:
         self._transfers.remove(transfer)
         self._changed = True
 
+    @property
+    def busy(self) -> bool:
+        """Whether any transfer is under way."""
+        return bool(self._transfers)
+
     def touch(self) -> None:
         """Some transfer's pace may have changed."""
         self._changed = True

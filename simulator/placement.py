@@ -25,7 +25,14 @@ class _Group:
 
     def takes(self, need: Free) -> int:
         """CTAs that each SM of this group still takes."""
-        return min(have // want for have, want in zip(self.free, need, strict=True) if want)
+        threads, registers, smem, ctas = self.free
+        if need[0] and threads // need[0] < ctas:
+            ctas = threads // need[0]
+        if need[1] and registers // need[1] < ctas:
+            ctas = registers // need[1]
+        if need[2] and smem // need[2] < ctas:
+            ctas = smem // need[2]
+        return ctas
 
 
 def _need(cta: Footprint) -> Free:

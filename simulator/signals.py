@@ -14,13 +14,14 @@ class Poll:
     """The bound on one polling kernel. It takes `blocks` one after another, each once it is complete:
     in order when `by_index`, else in the order of their completion."""
 
-    __slots__ = ("_blocks", "_by_index", "_idle_ns", "_kernel", "starved")
+    __slots__ = ("_blocks", "_by_index", "_idle_ns", "_kernel", "_upcoming", "starved")
 
     def __init__(self, kernel: Held, blocks: int, *, by_index: bool) -> None:
         self._kernel = kernel
         self._blocks = blocks
         self._by_index = by_index
         self._idle_ns = 0.0
+        self._upcoming: tuple[int, float] | None = None  # the next block, and when it is complete
         self.starved = True  # whether the raiser, not its own pace, sets its end
 
     @property
@@ -34,7 +35,7 @@ class Poll:
         before, since, old_rate = fluid.left, fluid.since, fluid.rate
         done, pace, newest_ns = self._raised(now)
         fluid.advance(now)
-        fluid.left = max(fluid.left, 1.0 - self._reachable(done, newest_ns * old_rate))
+        fluid.left = max(fluid.left, 1.0 - self._reachable(now, done, newest_ns, old_rate))
         if old_rate > 0.0 and now > since:
             self._idle_ns += (now - since) - (before - fluid.left) / old_rate
         fluid.rate = rate
@@ -55,25 +56,31 @@ class Poll:
         newest = done - int(done * self._blocks + _ROUNDING) / self._blocks
         return done, pace, max(0.0, newest) / pace if pace > 0.0 else 0.0
 
-    def _reachable(self, done: float, newest: float) -> float:
-        """The most that can be done now: all complete blocks, of the newest no more than `newest`."""
+    def _reachable(self, now: int, done: float, newest_ns: float, rate: float) -> float:
+        """The most that can be done now. Since both kernels go linearly, the block that limits it is
+        either the newest complete one or the one that was next when rates last changed."""
         complete = int(done * self._blocks + _ROUNDING)
         if not complete:
             return 0.0
-        return (complete - 1) / self._blocks + min(1.0 / self._blocks, newest)
+        reach = (complete - 1) / self._blocks + min(1.0 / self._blocks, newest_ns * rate)
+        if self._upcoming is not None and self._upcoming[0] <= complete:
+            block, raised = self._upcoming
+            reach = min(reach, (block - 1) / self._blocks + max(0.0, now - raised) * rate)
+        return reach
 
     def _eta(self, now: int, done: float, pace: float) -> int | None:
         """When the last block will be done, None if the raiser stands still. Both kernels go linearly, so the wait for some block is
         longest for the next one or for the last one."""
         fluid = self._kernel.fluid
-        self.starved = True
+        self.starved, self._upcoming = True, None
         if fluid.rate <= 0.0 or (done < 1.0 and pace <= 0.0):
             return None
         ends = [fluid.since + fluid.left / fluid.rate]
         if done < 1.0:
             upcoming = int(done * self._blocks + _ROUNDING) + 1
-            for block in (upcoming, self._blocks):
+            for block in (self._blocks, upcoming):
                 raised = now + (block / self._blocks - done) / pace
+                self._upcoming = (block, raised)
                 ends.append(raised + (self._blocks - block + 1) / self._blocks / fluid.rate)
         self.starved = max(ends) > ends[0]
         return max(now, round(max(ends)))
