@@ -23,12 +23,14 @@ RULES_DIR = Path(__file__).parent / "rules"
 
 class Refusal(BaseModel):
     """Why SGLang does not run a schedule: the rule's id, the reason in words (with this case's
-    values), and whether the rule was read in the source, seen by running it, or inferred."""
+    values), whether the rule was read in the source, seen by running it, or inferred, and what runs
+    in its place without a word ("" where SGLang fails instead)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     rule: str
     reason: str
     evidence: Evidence
+    instead: str = ""
 
 
 class Refused(ValueError):
@@ -80,23 +82,21 @@ class Strategy(_Section):
 
 
 class TboRules(_Section):
-    """Two-batch overlap: operations by letter, the lists, and the modes with rules of their own."""
+    """Two-batch overlap: operations by letter, letters that stand for others, the lists, and the modes
+    with rules of their own."""
 
     source: str
     operations: Mapping[str, str]
+    aliases: Mapping[str, str]
     strategies: tuple[Strategy, ...]
     vote_ignores: tuple[str, ...]
     extend_modes: tuple[str, ...]
     split_unimplemented: tuple[str, ...]
-    two_chunk_modes: tuple[str, ...]
-    graph_batch_multiple: int
 
 
 class Halves(_Section):
-    """Stream lines of the four letters of an exchange, and whether other work can lie between the
-    two halves of one."""
+    """Stream lines of the four letters of an exchange."""
 
-    overlap: bool
     Da: tuple[str, ...]
     Db: tuple[str, ...]
     Ca: tuple[str, ...]
@@ -116,13 +116,14 @@ class BlackwellRule(_Section):
 
 class Variant(_Section):
     """One single-batch-overlap variant: which device selects it (`outside`: with the environment
-    variable that leaves the shared expert outside), whether the down GEMM signals the combine, and
-    its layer."""
+    variable that leaves the shared expert outside; `hooks`: with a backend that takes the hooks'
+    arguments), whether the down GEMM signals the combine, and its layer."""
 
     blackwell: bool
     signals: bool
     layer: tuple[str, ...]
     outside: bool = False
+    hooks: bool = True
 
 
 class SboRules(_Section):
@@ -143,11 +144,12 @@ class SboRules(_Section):
 
 
 class RefusalRule(_Section):
-    """One refusal of the file: reason, evidence, source, and the names it concerns."""
+    """One refusal of the file: reason, evidence, source, what runs instead, the names concerned."""
 
     reason: str
     evidence: Evidence
     source: str
+    instead: str = ""
     backends: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     layer_classes: tuple[str, ...] = ()
@@ -170,7 +172,7 @@ class Rules(_Section):
         """The refusal of `rule`, with this case's values appended; KeyError for an unknown rule."""
         entry = self.refusals[rule]
         reason = f"{entry.reason} ({detail})" if detail else entry.reason
-        return Refusal(rule=rule, reason=reason, evidence=entry.evidence)
+        return Refusal(rule=rule, reason=reason, evidence=entry.evidence, instead=entry.instead)
 
     def layer_class(self, architecture: str) -> str:
         """Decoder-layer class of an architecture; for one that the file lacks, a name made of it,

@@ -108,14 +108,24 @@ def overlap_args(
     )
 
 
-def select_variant(rules: Rules, *, blackwell: bool, runner: str, outside: bool) -> str:
-    """Name of the variant that this device, runner and environment select."""
-    signals = runner in rules.sbo.signal_runners[_arch(blackwell)]
-    wanted = (blackwell, signals, outside and blackwell)
+def select_variant(
+    rules: Rules, *, blackwell: bool, runner: str, outside: bool, backend: str
+) -> str | None:
+    """Name of the variant that this device, runner, environment and backend select; None when the
+    backend takes no hooks and the device is none that moves the shared expert without them."""
+    hooks = backend in rules.sbo.hook_backends
+    outside = outside and blackwell
+    signals = hooks and runner in rules.sbo.signal_runners[_arch(blackwell)]
     for name, variant in rules.sbo.variants.items():
-        if (variant.blackwell, variant.signals, variant.outside) == wanted:
+        fits = (variant.blackwell, variant.signals, variant.outside) == (
+            blackwell,
+            signals,
+            outside,
+        )
+        # Without signals and outside, the combine stays on main whether there are hooks or not.
+        if fits and (variant.hooks == hooks or outside):
             return name
-    raise ValueError(f"no SBO variant for blackwell={blackwell}, runner={runner!r}")
+    return None
 
 
 def _arch(blackwell: bool) -> Arch:

@@ -29,8 +29,10 @@ from schedules.program import (
 
 @dataclass
 class ClassSteps:
-    """The steps of one class as they are built, with the bytes of its buffers."""
+    """The steps of one class as they are built, with the bytes of its buffers; `prologue` is what the
+    host does before anything is launched, which no graph captures."""
 
+    prologue: list[Step] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     buffers: dict[str, int] = field(default_factory=dict)
 
@@ -74,7 +76,7 @@ def assemble(
         name=request.name,
         streams=_streams(request, used),
         classes=tuple(
-            RankClass(members, _wrapped(built.steps, graph), _buffers(built))
+            RankClass(members, _wrapped(built, graph), _buffers(built))
             for members, built in zip(ranks, classes, strict=True)
         ),
         exchanges=_exchanges(request, ops, transfers),
@@ -88,10 +90,10 @@ def _streams(request: Request, used: set[str]) -> tuple[Stream, ...]:
     return tuple(Stream(name, known.get(name, 0)) for name in names)
 
 
-def _wrapped(steps: list[Step], graph: bool) -> tuple[Step, ...]:
+def _wrapped(built: ClassSteps, graph: bool) -> tuple[Step, ...]:
     if not graph:
-        return tuple(steps)
-    return (Begin("graph", "step"), *steps, End("graph", "step"))
+        return (*built.prologue, *built.steps)
+    return (*built.prologue, Begin("graph", "step"), *built.steps, End("graph", "step"))
 
 
 def _buffers(built: ClassSteps) -> tuple[Buffer, ...]:

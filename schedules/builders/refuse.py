@@ -23,17 +23,21 @@ def refusal_of(request: Request) -> Refusal | None:
 
 
 def selected_variant(request: Request) -> str:
-    """The SBO variant that the name asks for, or that device, runner and environment select."""
-    named = request.name.partition(".")[2]
-    return named or _selected(request)
+    """The SBO variant that the name asks for, or that device, runner, environment and backend select;
+    `Refused` when they select none."""
+    named = request.name.partition(".")[2] or _selected(request)
+    if named is None:
+        raise Refused(request.rules.refusal("sbo.hooks", request.deployment.a2a.backend))
+    return named
 
 
-def _selected(request: Request) -> str:
+def _selected(request: Request) -> str | None:
     return select_variant(
         request.rules,
         blackwell=request.blackwell,
         runner=request.deployment.moe_runner,
         outside=request.shared_outside,
+        backend=request.deployment.a2a.backend,
     )
 
 
@@ -67,9 +71,12 @@ def _sbo_refusal(request: Request) -> Refusal | None:
         return startup
     if not request.low_latency:
         return rules.refusal("sbo.normal_mode")
-    named, selected = selected_variant(request), _selected(request)
-    if named != selected:
-        return rules.refusal("sbo.variant", f"{named} asked, {selected} selected")
+    selected = _selected(request)
+    if selected is None:
+        return rules.refusal("sbo.hooks", request.deployment.a2a.backend)
+    if selected_variant(request) != selected:
+        asked = selected_variant(request)
+        return rules.refusal("sbo.variant", f"{asked} asked, {selected} selected")
     return _cap_refusal(request, max(request.batch.tokens))
 
 

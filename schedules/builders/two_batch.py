@@ -24,7 +24,7 @@ from schedules.builders.request import Request
 from schedules.builders.turns import CHILDREN, issue_order
 from schedules.builders.whole_step import Inherited, first_layer, step_begin, step_end
 from schedules.op_list import OpList, join_layers, parse_op_list
-from schedules.program import Begin, End, Launch, Program, Step
+from schedules.program import Begin, End, HostWork, Launch, Program, Step
 from schedules.stream_lines import parse_stream_lines
 
 
@@ -55,10 +55,14 @@ def tbo_plan(request: Request) -> TwoBatchPlan:
     rules, deployment = request.rules, request.deployment
     layer_class = rules.layer_class(deployment.model.architecture)
     strategy = tbo_strategy(rules, layer_class, request.mode, deployment.a2a.backend)
-    stages = parse_op_list(strategy.ops, rules.tbo.operations)
+    stages = tuple(
+        tuple(known for letter in stage for known in rules.tbo.aliases.get(letter, letter).split())
+        for stage in parse_op_list(strategy.ops, rules.tbo.operations)
+    )
     foreign = {letter for stage in stages for letter in stage} - set(LETTERS)
     if foreign:
-        raise Refused(rules.refusal("tbo.mapping", f"{strategy.name}: {sorted(foreign)}"))
+        detail = f"{strategy.name}: {', '.join(sorted(foreign))}"
+        raise Refused(rules.refusal("unmodelled.operations", detail))
     limit = deep_gemm_sms(
         strategy,
         num_sms=deployment.machine.num_sms,
@@ -112,6 +116,8 @@ def _class_steps(
     layers: Mapping[str, LayerKernels],
 ) -> ClassSteps:
     built = ClassSteps()
+    if request.whole_step:
+        built.prologue.append(HostWork("split_metadata"))
     two_chunk = request.children[1].cuts[rank].two_chunk
     inherited = step_begin(request, rank, built)
     children = {

@@ -54,6 +54,12 @@ LOW_LATENCY = {
         ),
         "alt": "wait experts, combine.send, wait main, combine.recv",
     },
+    "sbo.v3b": {
+        "main": (
+            "gate, topk, dispatch.send, dispatch.recv, gemm1, act, gemm2, shared, "
+            "combine.send, combine.recv, add"
+        ),
+    },
     "sbo.v4": {
         "main": (
             "gate, topk, dispatch.send, dispatch.recv, gemm1, act, rec experts, gemm2, "

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from models.routing import RoutingSpec, route
 from models.sglang_rules import Refused
 from schedules.builders import build
 from schedules.builders.turns import issue_order
-from schedules.program import Begin, Launch, Op, Program, Record, Wait
+from schedules.program import Begin, HostWork, Launch, Op, Program, Record, Wait
 from tests.models.layer_cases import prefill
 from tests.schedules.build_cases import DECODE, PREFILL, case, kernel, program
 
@@ -157,3 +159,17 @@ def test_other_layer_classes() -> None:
     assert len(stages(qwen)) == 2 * 15
     with pytest.raises(Refused, match=r"Glm4MoeDecoderLayer.*tbo.no_strategy"):
         build("tbo", *case(DECODE, "glm-4.5"), layers=1)
+
+
+def test_an_exchange_that_is_whole_in_its_first_half_hides_nothing() -> None:
+    deployment, batch, routing = case(DECODE)
+    deployment = replace(deployment, a2a=replace(deployment.a2a, backend="pplx"))
+    ops = build("tbo", deployment, batch, routing, layers=2).classes[0].ops
+    exchanges = [op.exchange for op in ops if op.role == "send" and op.exchange]
+    assert len(exchanges) == 8
+    assert all(hidden_under(ops, exchange) == [] for exchange in exchanges)
+
+
+def test_the_split_costs_host_time_before_the_graph() -> None:
+    steps = program("tbo", DECODE, whole_step=True).classes[0].steps
+    assert steps[:2] == (HostWork("split_metadata"), Begin("graph", "step"))
