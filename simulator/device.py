@@ -27,6 +27,10 @@ class Wiring(Protocol):
         """Place and share anew on this device at this instant."""
         ...
 
+    def family(self, exchange: str) -> str:
+        """The family of an exchange."""
+        ...
+
     def gate(self, exchange: str, role: str, rank: int) -> Gate:
         """One role of an exchange that `rank` takes part in."""
         ...
@@ -154,6 +158,10 @@ class Device:
         """A number for CTAs placed together."""
         self._allocations += 1
         return self._allocations
+
+    def family(self, op: Op) -> str:
+        """The family of the op's exchange, "" for one that has none."""
+        return "" if op.exchange is None else self._wiring.family(op.exchange)
 
     def gate(self, kernel: Held) -> Gate | None:
         """What opens a kernel once it is placed: its exchange, if it has one."""

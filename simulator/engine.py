@@ -134,6 +134,10 @@ class Engine:
         """One role of an exchange that `rank` takes part in."""
         return self._exchanges.gate(exchange, role, rank)
 
+    def family(self, exchange: str) -> str:
+        """The family of an exchange."""
+        return self._exchanges.named(exchange).family
+
     def signal(self, name: str) -> Signal:
         """The signal called `name`; ValueError when the program has none."""
         if name not in self._signals:

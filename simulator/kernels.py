@@ -34,13 +34,14 @@ class Queued(NamedTuple):
 
 
 class Kernel:
-    """One launch on one rank: what it asks for, and what has become of it. Times in ns.
+    """One launch on one rank: what it asks for, and what has become of it. Times in ns. `family` is its
+    exchange's, "" for compute.
 
     `unplaced` CTAs still want room and `sms` hold some; `active` says whether it makes progress now.
     """
 
     __slots__ = (
-        "active", "alone", "blocked_by", "device", "done", "end", "footprint", "freed_by", "graph",
+        "active", "alone", "blocked_by", "device", "done", "end", "family", "footprint", "freed_by", "graph",
         "launched", "most_sms", "op", "order", "peak_sms", "per_sm", "queued", "ready", "sequence", "sms",
         "stalls", "start", "unplaced", "width",
     )  # fmt: skip
@@ -51,6 +52,7 @@ class Kernel:
         self.sequence = sequence
         self.launched = launched
         self.graph = graph
+        self.family = device.family(op)
         self.done: simpy.Event = device.clock.event()
         self.footprint, self.per_sm, self.most_sms = device.prices.launched(op.work, op.grid)
         self.unplaced = self.footprint.ctas

@@ -44,15 +44,15 @@ def _latency(
     """Slowdown by memory latency: every neighbour counts for communication, communication alone
     counts for compute."""
     rules = machine.interference
-    is_exchange = kernel.op.exchange is not None
+    family = kernel.family
     sms, gbps = 0, 0.0
     for other, demand in zip(active, demands, strict=True):
-        if other is not kernel and (is_exchange or other.op.exchange is not None):
+        if other is not kernel and (family or other.family):
             sms += other.sms
             gbps += demand / shared
     if not sms:
         return 1.0
-    c0, c1 = rules.coefficients(kernel.op.work.kind) if is_exchange else rules.compute
+    c0, c1 = rules.coefficients(family) if family else rules.compute
     busy = min(1.0, sms / machine.num_sms)
     return 1.0 + c0 * busy + c1 * _pressure(gbps, rules)
 

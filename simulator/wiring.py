@@ -41,13 +41,17 @@ class Exchanges:
         self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._ports: dict[tuple[int, tuple[int, ...], int | None], dict[Port, int]] = {}
 
-    def gate(self, name: str, role: str, rank: int) -> Gate:
-        """The gate of one role; ValueError when the exchange is unknown or `rank` is not in it."""
+    def named(self, name: str) -> Exchange:
+        """The exchange called `name`; ValueError when the program has none."""
         exchange = self._by_name.get(name)
         if exchange is None:
-            raise ValueError(
-                f"rank {rank} launches a kernel of exchange {name!r}, which is unknown"
-            )
+            known = ", ".join(self._by_name) or "none"
+            raise ValueError(f"an op names exchange {name!r}; the program has {known}")
+        return exchange
+
+    def gate(self, name: str, role: str, rank: int) -> Gate:
+        """The gate of one role; ValueError when `rank` is not in the exchange."""
+        exchange = self.named(name)
         if rank not in exchange.ranks:
             raise ValueError(
                 f"rank {rank} launches a kernel of exchange {name!r}, whose ranks are {exchange.ranks}"

@@ -199,7 +199,7 @@ def test_the_consumer_placed_first_slows_its_producer() -> None:
 def test_memory_pressure_slows_communication() -> None:
     # c0 = 0.2, c1 = 0.5; the neighbour holds 66 of 132 SMs and moves 100 MB in 50 us = 2000 GB/s
     # of 4000: rho = 0.5, slowdown 1 + 0.2 x 0.5 + 0.5 x 1 = 1.6.
-    rules = Interference(4000.0, (("spin", 0.2, 0.5),))
+    rules = Interference(4000.0, (("normal", 0.2, 0.5),))
     steps = [kernel("A", 66, 50, read_bytes=100 * MB), whole("x", 40, "alt")]
     scene = program(steps, exchanges=[exchange("x", ((0,),))])
     timeline = simulate(scene, machine(interference=rules))
