@@ -79,7 +79,7 @@ def _figures(resolved: Resolved, figures: Figures, rows: Sequence[Row]) -> dict[
         _rounded(figures.sm_spinning, 3),
         _speedup(figures, rows),
         {name: _us(ns) for name, ns in figures.bounds_ns.items()},
-        [{"op": op, "us": _us(ns)} for op, ns in figures.critical_path],
+        [{"op": item.op, "rank": item.rank, "us": _us(item.ns)} for item in figures.critical_path],
         {cause: _us(ns) for cause, ns in figures.bubbles_ns.items()},
         {label: _rounded(share, 3) for label, share in figures.cost_shares.items()},
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from models.sglang_rules import Refused as RuleRefused
+from models.sglang_sbo import is_blackwell, select_variant
 from moe_overlap.errors import Refused
 from scenarios.resolve import Resolved, ScheduleChoice
 from schedules.builders import build as build_schedule
 from schedules.program import Begin, Program
 from schedules.timeline import Timeline
 from simulator import simulate as simulate_program
+
+CUDA = (12, 8)
 
 
 def build(
@@ -75,6 +78,24 @@ def program_of(
         lines=choice.lines,
         allow_refused=allow_refused,
     )
+
+
+def variant_of(resolved: Resolved, choice: ScheduleChoice) -> str:
+    """What a name stands for here: `sbo` is the variant that device, runner, environment and backend
+    select; `sbo` itself when they select none."""
+    base, plus, shared = resolved.built_name(choice).partition("+")
+    if base == "sbo":
+        deployment, rules = resolved.deployment, resolved.rules
+        outside = resolved.scenario.runtime.env.get(rules.sbo.outside_env, "0")
+        selected = select_variant(
+            rules,
+            blackwell=is_blackwell(rules, deployment.machine.compute_capability, CUDA),
+            runner=deployment.moe_runner,
+            outside=outside.lower() in ("1", "true", "yes", "y"),
+            backend=deployment.a2a.backend,
+        )
+        base = f"sbo.{selected}" if selected else base
+    return base + plus + shared
 
 
 def launch_of(program: Program) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import hypot
 
 from models.sglang_rules import Refusal
+from schedules.merit import PathItem
 from schedules.program import Program
 from schedules.timeline import Timeline
 
@@ -24,10 +25,10 @@ class Figures:
     step_ns: float
     layer_ns: float
     exposed_ns: float
-    sm_resident: float
-    sm_spinning: float
+    sm_resident: float | None
+    sm_spinning: float | None
     bounds_ns: Mapping[str, float]
-    critical_path: tuple[tuple[str, float], ...]
+    critical_path: tuple[PathItem, ...]
     bubbles_ns: Mapping[str, float]
     cost_shares: Mapping[str, float]
     doubt_ns: Mapping[str, float]
@@ -56,7 +57,7 @@ class Row:
 
     name: str
     variant: str
-    launch: str
+    launch: str | None
     refused: Refusal | None = None
     figures: Figures | None = None
     memory_gib: float | None = None

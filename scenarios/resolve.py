@@ -17,8 +17,6 @@ from scenarios.errors import ScenarioError
 from scenarios.schema import ModelSpec, Scenario, UserSchedule
 from schedules.builders import schedule_names
 
-SHARED = ("fused", "fused+waterfill")
-
 
 @dataclass(frozen=True, slots=True)
 class ScheduleChoice:
@@ -65,21 +63,14 @@ class Resolved:
         for schedule in self.schedules:
             if schedule.name == name:
                 return schedule
-        known = schedule_names(self.rules)
-        if is_known(name, known):
+        known = schedule_names(self.rules, fused=True)
+        if name in known:
             return ScheduleChoice(name)
         own = (schedule.name for schedule in self.schedules)
         names = tuple(dict.fromkeys((*own, *known)))
         raise ScenarioError(
             "unknown schedule", where=name, allowed=", ".join(names), near=names, word=name
         )
-
-
-def is_known(name: str, known: tuple[str, ...]) -> bool:
-    """Whether the builders know a name; `tbo+fused` and `tbo+fused+waterfill` are `tbo`
-    with another place for the shared expert."""
-    base, plus, shared = name.partition("+")
-    return base in known and (not plus or shared in SHARED)
 
 
 def resolve(scenario: Scenario) -> Resolved:
@@ -196,9 +187,10 @@ def _schedules(scenario: Scenario, rules: Rules) -> tuple[ScheduleChoice, ...]:
             choice = ScheduleChoice(item)
         if choice.name in choices:
             raise scenario.fault(("schedules", i), f"{choice.name!r} is given twice")
-        built_in = is_known(choice.name, known)
+        built_in = choice.name in known
         if built_in == isinstance(item, UserSchedule):
             problem = "is a built-in name" if built_in else "unknown schedule"
-            raise scenario.fault(("schedules", i), problem, allowed=", ".join(known), near=known)
+            names = ", ".join(schedule_names(rules)) + ", each also +fused or +fused+waterfill"
+            raise scenario.fault(("schedules", i), problem, allowed=names, near=known)
         choices[choice.name] = choice
     return tuple(choices.values())
