@@ -109,7 +109,7 @@ def overlap_args(
 
 
 def select_variant(
-    rules: Rules, *, blackwell: bool, runner: str, outside: bool, backend: str
+    rules: Rules, *, blackwell: bool, runner: str, outside: bool, backend: str = "deepep"
 ) -> str | None:
     """Name of the variant that this device, runner, environment and backend select; None when the
     backend takes no hooks and the device is none that moves the shared expert without them."""

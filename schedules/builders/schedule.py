@@ -53,9 +53,9 @@ def build(
 ) -> Program:
     """The program of a schedule for `layers` MoE layers on all ranks.
 
-    `name` is one of `schedule_names()`, with `+fused` or `+fused+waterfill` after it if wanted, or any other with `ops` (and `delta`) for a two-batch
-    operation list of the user's, or `lines` for stream lines of one layer. The other options are
-    those of `Request`. `Refused` when SGLang does not run the schedule (`allow_refused` builds it
+    `name` is one of `schedule_names(fused=True)`, or any other with `ops` (and `delta`) for a
+    two-batch operation list of the user's, or `lines` for stream lines of one layer. The other
+    options are those of `Request`. `Refused` when SGLang does not run the schedule (`allow_refused` builds it
     all the same where it can be built); ValueError for an unknown name or options that do not fit.
     """
     request = Request(
