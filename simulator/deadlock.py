@@ -17,18 +17,25 @@ if TYPE_CHECKING:
 
 class Deadlock(Exception):
     """A program that cannot end. `cycle` names what waits for the next of the circle, op by op; it is
-    empty when something waits for what never comes, and then `stuck` says so."""
+    empty when something waits for what never comes. `stuck` lists all that waits, a line each."""
 
-    def __init__(self, now: int, hosts: Sequence[Host], streams: Sequence[StreamQueue]) -> None:
-        graph = _wait_graph(hosts, streams)
-        try:
-            edges = list(nx.find_cycle(graph))
-        except nx.NetworkXNoCycle:
-            edges = []
-        self.cycle = tuple(str(waiter) for waiter, _ in edges)
-        self.stuck = tuple(sorted(_lines(graph, graph.edges)))
-        lines = _lines(graph, edges) if edges else self.stuck
-        super().__init__(f"deadlock at {now} ns:\n  " + "\n  ".join(lines))
+    def __init__(self, message: str, cycle: tuple[str, ...] = (), stuck: tuple[str, ...] = ()):
+        super().__init__(message)
+        self.cycle = cycle
+        self.stuck = stuck
+
+
+def explain(now: int, hosts: Sequence[Host], streams: Sequence[StreamQueue]) -> Deadlock:
+    """The deadlock that these hosts and streams are in at `now` ns."""
+    graph = _wait_graph(hosts, streams)
+    try:
+        edges = list(nx.find_cycle(graph))
+    except nx.NetworkXNoCycle:
+        edges = []
+    stuck = tuple(sorted(_lines(graph, graph.edges)))
+    lines = _lines(graph, edges) if edges else stuck
+    message = f"deadlock at {now} ns:\n  " + "\n  ".join(lines)
+    return Deadlock(message, tuple(waiter for waiter, _ in edges), stuck)
 
 
 def _lines(graph: Graph, edges: Iterable[tuple[str, str]]) -> list[str]:

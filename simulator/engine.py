@@ -14,7 +14,7 @@ from schedules.program import Program, RankClass, Signal
 from schedules.timeline import Timeline
 from simulator.clock import Clock
 from simulator.counters import Counters
-from simulator.deadlock import Deadlock
+from simulator.deadlock import explain
 from simulator.device import Device
 from simulator.exchanges import Gate
 from simulator.host import Host
@@ -109,7 +109,7 @@ class Engine:
                 self._count()
             self._changed.clear()
         if not all(host.done for host in self.hosts) or any(s.busy for s in self.streams):
-            raise Deadlock(self.clock.ns, self.hosts, self.streams)
+            raise explain(self.clock.ns, self.hosts, self.streams)
 
     def _place(self) -> None:
         """Freed SMs go to the ready kernels; exchanges whose kernels are now all placed begin."""
