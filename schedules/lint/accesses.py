@@ -31,7 +31,8 @@ class _State:
 def conflicts_of(cls: RankClass, exchanges: Mapping[str, Exchange]) -> list[Conflict]:
     """Conflicts between neighbours on different streams: what is further apart follows from these.
 
-    A producer that raises the signal that the other op polls is ordered block by block.
+    A producer that raises the signal that the other op polls is ordered block by block, and so is a
+    send before the receive of its exchange.
     """
     found: list[Conflict] = []
     states: dict[str, _State] = {}
@@ -73,6 +74,8 @@ def _touched(op: Op, exchanges: Mapping[str, Exchange]) -> tuple[tuple[str, ...]
 
 
 def _signalled(one: Op, other: Op) -> bool:
-    return (one.raises is not None and one.raises == other.polls) or (
+    """Whether one of them goes on as the other does: by a signal, or as send and receive."""
+    by_signal = (one.raises is not None and one.raises == other.polls) or (
         other.raises is not None and other.raises == one.polls
     )
+    return by_signal or (one.exchange is not None and one.exchange == other.exchange)
