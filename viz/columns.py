@@ -6,13 +6,15 @@ which are another thing (complete, and stable across versions).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from schedules.merit.critical_path import PathItem, critical_path
 from schedules.timeline import CAUSES, Timeline, Waited
 from viz.palette import FAMILIES, family_name
 
 _CAUSE_INDEX = {cause: index for index, cause in enumerate(CAUSES)}
+_CHILD_INDEX = {"": 0, "a": 1, "b": 2}
 _FAMILY_INDEX = {one.name: index for index, one in enumerate(FAMILIES)}
 
 
@@ -32,25 +34,16 @@ class Table:
         return list(self.index)
 
 
-def timeline_columns(
-    timeline: Timeline, critical: Iterable[tuple[int, str]] = ()
-) -> dict[str, Any]:
+def timeline_columns(timeline: Timeline) -> dict[str, Any]:
     """The timeline as JSON-ready columns, one entry per span and column.
 
-    `critical` lists the (rank, op) pairs of the critical path. Column `waits` and `stalls` hold, for
+    `critical` lists the spans of the critical path, in a predicted timeline only: the waits of a
+    measured one do not name who ended them. Column `waits` and `stalls` hold, for
     each span, the number of entries that it has in the flat columns `wait_*` and `stall_*`. Times are
     integer nanoseconds; a culprit of -1 is none.
     """
     ops, lanes, kinds, labels = Table(), Table(), Table(), Table()
     spans = timeline.spans
-    families: dict[tuple[str, str, str], int] = {}
-
-    def family_index(kind: str, op: str, lane: str) -> int:
-        key = (kind, op, lane)
-        if key not in families:
-            families[key] = _FAMILY_INDEX[family_name(kind, op, lane)]
-        return families[key]
-
     columns: dict[str, Any] = {
         "program": timeline.program,
         "machine": timeline.machine,
@@ -63,21 +56,25 @@ def timeline_columns(
         "start": [s.start_ns for s in spans],
         "end": [s.end_ns for s in spans],
         "kind": [kinds.add(s.kind) for s in spans],
-        "family": [family_index(s.kind, s.op, s.lane) for s in spans],
+        "family": [_FAMILY_INDEX[family_name(s.kind, s.op, s.lane)] for s in spans],
         "layer": [s.layer for s in spans],
-        "child": [" ab".find(s.child) if s.child else 0 for s in spans],
+        "child": [_CHILD_INDEX.get(s.child, 2) for s in spans],
         "sms": [s.sms for s in spans],
         "alone": [s.alone_ns for s in spans],
         "label": [labels.add(s.label) for s in spans],
     }
     columns |= _waited("wait", [s.waits for s in spans], ops)
     columns |= _waited("stall", [s.stalls for s in spans], ops)
-    wanted = set(critical)
+    wanted = {(item.rank, item.op) for item in _critical_path(timeline)}
     columns["critical"] = [i for i, s in enumerate(spans) if (s.rank, s.op) in wanted]
     columns |= {"ops": ops.strings, "lanes": lanes.strings}
     columns |= {"kinds": kinds.strings, "labels": labels.strings}
     columns["counters"] = [_counter(c.name, c.rank, c.points) for c in timeline.counters]
     return columns
+
+
+def _critical_path(timeline: Timeline) -> tuple[PathItem, ...]:
+    return critical_path(timeline) if timeline.origin == "predicted" else ()
 
 
 def _waited(prefix: str, rows: list[tuple[Waited, ...]], ops: Table) -> dict[str, list[int]]:

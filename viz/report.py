@@ -33,7 +33,7 @@ def report_page(document: Document, timelines: Mapping[str, Timeline]) -> Page:
     titles = []
     for index, (name, timeline) in enumerate(timelines.items()):
         row = rows.get(name, {})
-        data[f"timeline-{index}"] = timeline_columns(timeline, _critical(row, timeline))
+        data[f"timeline-{index}"] = timeline_columns(timeline)
         titles.append((name, _note(row, timeline)))
     lanes = timelines_html(titles) if titles else ""
     return Page(
@@ -43,16 +43,6 @@ def report_page(document: Document, timelines: Mapping[str, Timeline]) -> Page:
         footer=footer_html(document),
         data=data,
     )
-
-
-def _critical(row: Document, timeline: Timeline) -> list[tuple[int, str]]:
-    """(rank, op) of the critical path; an entry without a rank stands for the op on every rank."""
-    ranks = timeline.ranks
-    return [
-        (rank, entry["op"])
-        for entry in row.get("critical_path") or ()
-        for rank in ([entry["rank"]] if "rank" in entry else ranks)
-    ]
 
 
 def _note(row: Document, timeline: Timeline) -> str:
@@ -145,7 +135,11 @@ def _charts(document: Document, timelines: Mapping[str, Timeline]) -> list[dict[
     path = {row["name"]: _path_us(row, timelines[row["name"]]) for row in rows}
     if any(path.values()):
         parts = [(f.name, f.title) for f in FAMILIES]
-        charts.append(_stacked("chart-path", "critical path by kind of operation, µs", path, parts))
+        charts.append(
+            _stacked(
+                "chart-path", "critical path of one layer by kind of operation, µs", path, parts
+            )
+        )
     return charts
 
 

@@ -80,7 +80,7 @@ def test_page_fits_the_screen(
     opened = open_page(report[1], width, height, scheme)
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     opened.shot(f"report-{width}-{scheme}")
-    place(opened, "tbo", 0, "L3.a.attn")
+    place(opened, "tbo", 0, "L2.a.attn")
     opened.shot(f"report-{width}-{scheme}-lanes")
 
 
@@ -95,14 +95,14 @@ def test_schedules_stand_under_each_other_on_one_axis(opened: Opened) -> None:
 
 
 def test_hover_tells_work_sms_cost_and_waits(opened: Opened) -> None:
-    opened.page.mouse.move(*place(opened, "tbo", 0, "L3.b.combine.recv"))
+    opened.page.mouse.move(*place(opened, "tbo", 0, "L2.b.combine.recv"))
     tip = opened.page.inner_text("#tip")
     for words in (
-        "L3.b.combine.recv",
+        "L2.b.combine.recv",
         "combine_recv",
         "rank 0, main",
         "measured",
-        "for an event: L3.b.combine",
+        "for an event: L2.b.combine",
     ):
         assert words in tip
     opened.page.mouse.move(5, 5)
@@ -110,17 +110,17 @@ def test_hover_tells_work_sms_cost_and_waits(opened: Opened) -> None:
 
 
 def test_click_shows_causes_and_waiters_and_they_lead_on(opened: Opened) -> None:
-    opened.page.mouse.click(*place(opened, "sequential", 1, "L3.gemm1"))
-    assert dock(opened).startswith("L3.gemm1 — sequential")
+    opened.page.mouse.click(*place(opened, "sequential", 1, "L2.gemm1"))
+    assert dock(opened).startswith("L2.gemm1 — sequential")
     assert (
         opened.page.inner_text("#dock .causes >> nth=0")
         .splitlines()[1]
-        .startswith("L3.dispatch.recv rank 1, 0.8 µs")
+        .startswith("L2.dispatch.recv rank 1, 0.8 µs")
     )
     opened.page.click("#dock .waiters button")
-    assert dock(opened).startswith("L3.act — sequential")
+    assert dock(opened).startswith("L2.act — sequential")
     opened.page.click("#dock .causes button")
-    assert dock(opened).startswith("L3.gemm1 — sequential")
+    assert dock(opened).startswith("L2.gemm1 — sequential")
     marks = opened.page.evaluate(
         "moeOverlap.sections[0].plot.layout.shapes.filter(s => s.type === 'path' && s.line.width >= 2.5).length"
     )
@@ -138,7 +138,7 @@ def test_search_counts_dims_and_walks(opened: Opened) -> None:
         for span in t.spans
     )
     assert opened.page.inner_text("#found") == f"{found} found"
-    place(opened, "sequential", 0, "L3.attn")
+    place(opened, "sequential", 0, "L2.attn")
     opacities = opened.page.evaluate(
         "moeOverlap.sections[0].plot.data.filter(t => t.fill === 'toself').map(t => t.opacity ?? 1)"
     )
@@ -154,7 +154,7 @@ def test_search_counts_dims_and_walks(opened: Opened) -> None:
 
 
 def test_zoom_of_one_is_a_zoom_of_all(opened: Opened) -> None:
-    x, y = place(opened, "baseline", 0, "L3.attn")
+    x, y = place(opened, "baseline", 0, "L2.attn")
     opened.page.evaluate("moeOverlap.drawAll()")
     home = opened.page.evaluate(WINDOWS)[0]
     opened.page.mouse.move(x - 60, y)
@@ -174,7 +174,7 @@ def test_zoom_of_one_is_a_zoom_of_all(opened: Opened) -> None:
 
 
 def test_theme_switch_changes_page_and_bars(opened: Opened) -> None:
-    place(opened, "sequential", 0, "L3.attn")
+    place(opened, "sequential", 0, "L2.attn")
     look = "[getComputedStyle(document.body).backgroundColor, moeOverlap.sections[0].plot.data[0].fillcolor]"
     light = opened.page.evaluate(look)
     opened.page.click("#theme")
@@ -185,7 +185,7 @@ def test_theme_switch_changes_page_and_bars(opened: Opened) -> None:
 
 
 def test_keyboard_moves_selects_and_zooms(opened: Opened) -> None:
-    place(opened, "sequential", 0, "L3.attn")
+    place(opened, "sequential", 0, "L2.attn")
     opened.page.focus("section[data-timeline=sequential] .plot")
     opened.page.keyboard.press("ArrowRight")
     first = dock(opened)
@@ -203,7 +203,7 @@ def test_keyboard_moves_selects_and_zooms(opened: Opened) -> None:
 
 
 def test_layers_ranks_and_switches(opened: Opened) -> None:
-    place(opened, "sequential", 0, "L3.attn")
+    place(opened, "sequential", 0, "L2.attn")
     lanes = "moeOverlap.sections[0].plot.layout.yaxis.ticktext.length"
     assert opened.page.evaluate(lanes) == 4
     opened.page.fill("#ranks", "1")

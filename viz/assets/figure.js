@@ -241,7 +241,7 @@ class Figure {
       height: inner + MARGIN.t + MARGIN.b, margin: MARGIN, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"),
       font: { family: "system-ui, sans-serif", size: 12, color: ink }, showlegend: false, hovermode: false, dragmode: "zoom",
       xaxis: { range: this.range, gridcolor: grid, zeroline: false, tickfont: { size: 11, color: muted }, nticks: 12, ticklabeloverflow: "allow",
-        ticksuffix: ` ${this.unit.name}`, showticksuffix: "all", anchor: "free", position: 0, separatethousands: true },
+        ticksuffix: ` ${this.unit.name}`, showticksuffix: "all", anchor: "free", position: 0, separatethousands: true, exponentformat: "none" },
       yaxis: { ...axis, domain: [1 - lanesPx / inner, 1], range: [this.rows.length, 0], showgrid: false, tickmode: "array",
         tickvals: this.rows.map((_, y) => y + 0.5), ticktext: this.rows.map((r) => this.rowTitle(r)) },
       shapes: this.shapes(marks), annotations: this.annotations(groups, inner),
@@ -284,7 +284,7 @@ class Figure {
     const [first, next] = this.view.layerMarks(this.data);
     if (next !== undefined) {
       out.push({ ...text, xref: "x", x: this.x((first + next) / 2), xanchor: "center", y: 1, yanchor: "bottom", font: { size: 11, color: css("--ink") },
-        text: `← one layer: ${micro(next - first)} →` });
+        text: `← layer ${this.view.layer} to ${this.view.layer + 1}: ${micro(next - first)} →` });
     }
     return out;
   }

@@ -106,10 +106,10 @@ class View {
     this.resetWindow();
   }
 
-  // The middle of the layers that exist, the last one left out since it has no successor.
-  steadyIndex(layers) { return Math.max(0, Math.ceil((layers.length - 1) / 2) - (layers.length === 2 ? 1 : 0)); }
+  // The middle one of the layers that have a successor, as viz/window.py chooses it too.
+  steadyIndex(layers) { return Math.floor(Math.max(1, layers.length - 1) / 2); }
 
-  unit() { return this.window && this.window.to - this.window.from > 2e7 ? { ns: 1e6, name: "ms" } : { ns: 1e3, name: "µs" }; }
+  unit() { return this.window && this.window.to - this.window.from > 5e6 ? { ns: 1e6, name: "ms" } : { ns: 1e3, name: "µs" }; }
 
   offset(data) {
     const window = this.layer === null ? null : data.layers.get(this.layer);
