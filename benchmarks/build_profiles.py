@@ -28,11 +28,13 @@ from models.work import Work
 HARDWARE = Path(__file__).parents[1] / "models" / "library" / "hardware"
 ATTRIBUTION = "NVIDIA AIConfigurator core 0.12.0 (Apache-2.0)"
 GPUS = {"h100": "H100 SXM", "h200": "H200 SXM"}
-EXCHANGES = ("dispatch", "combine", "notify", "dispatch_ll", "combine_ll", "collective")
+EXCHANGES = ("dispatch", "combine", "notify", "dispatch_ll", "combine_ll")
 # Fewer SMs than this share of them cannot saturate HBM; an estimate, to be calibrated.
 SATURATING_SHARE = 0.6
 # Spread of one collection against the next, where both exist.
 MEASURED_ERROR = 0.05
+# A kernel of other fixed sizes than the table's; an estimate.
+TRANSFER_ERROR = 0.2
 
 
 def fitted(table: Table, name: str, peaks: Peaks) -> Form:
@@ -55,15 +57,34 @@ def log_ratio(form: Form, size: Work, us: float, peaks: Peaks) -> float:
     return math.log(us * 1e3 / form.ns(size, peaks, peaks.sms, "dynamic"))
 
 
-def left_out_error(values: Mapping[tuple[Key, float], float]) -> float:
-    """Mean relative error of every second inner point of each series, read from the others."""
+def left_out_error(values: Mapping[tuple[Key, float], float], beyond: bool) -> float:
+    """Mean relative error of points read from the others: every second inner point of each series,
+    or, `beyond`, the last fifth of each series."""
     series: dict[Key, list[float]] = {}
     for key, x in values:
         series.setdefault(key, []).append(x)
-    held = {(key, x) for key, xs in series.items() for x in sorted(xs)[1:-1:2]}
+    held = set()
+    for key, xs in series.items():
+        xs.sort()
+        out = xs[-max(1, len(xs) // 5) :] if beyond else xs[1:-1:2]
+        held |= {(key, x) for x in (out if len(xs) > 2 else ())}
     table = LogTable({place: value for place, value in values.items() if place not in held})
     errors = [abs(math.exp(table.at(*place).value - values[place]) - 1) for place in held]
     return sum(errors) / len(errors)
+
+
+def linear_ratios(table: Table) -> dict[tuple[Key, float], float]:
+    """Log of each point's time over a floor plus a rate fitted to its series."""
+    ratios: dict[tuple[Key, float], float] = {}
+    for key in {key for key, _ in table.points}:
+        places = [place for place in table.points if place[0] == key]
+        xs = np.array([x for _, x in places])
+        us = np.array([table.points[place] for place in places])
+        columns = np.stack([np.ones_like(xs), xs]).T / us[:, None]
+        (floor, rate), *_ = np.linalg.lstsq(columns, np.ones_like(us), rcond=None)
+        expected = np.maximum(floor + rate * xs, us.min())
+        ratios |= dict(zip(places, (float(v) for v in np.log(us / expected)), strict=True))
+    return ratios
 
 
 def write_table(gpu: str, name: str, table: Table) -> str:
@@ -111,11 +132,16 @@ def form_line(name: str, form: Form, table: Table) -> str:
     )
 
 
-def table_line(name: str, file: str, table: Table, error: float) -> str:
-    """One entry of `tables`."""
+def table_line(
+    name: str, file: str, table: Table, values: Mapping[tuple[Key, float], float]
+) -> str:
+    """One entry of `tables`, with its errors from the points left out."""
+    inner, outer = left_out_error(values, beyond=False), left_out_error(values, beyond=True)
     return (
         f"  {name}: {{file: {file}, key: [{', '.join(table.key)}], x: {table.x}, "
-        f'error: {error:.3f}, measured: {MEASURED_ERROR}, source: "{ATTRIBUTION}, {table.source}"}}'
+        f"measured: {MEASURED_ERROR}, error: {inner:.3f}, outside: {outer:.3f}, "
+        f"transfer: {TRANSFER_ERROR}, "
+        f'source: "{ATTRIBUTION}, {table.source}"}}'
     )
 
 
@@ -124,7 +150,7 @@ def build(folder: Path, gpu: str, row: Mapping[str, str]) -> None:
     peaks = peaks_of(row)
     forms, tables = ["forms:"], ["tables:"]
     for name, table in tables_of(folder, gpu).items():
-        values = {place: math.log(us) for place, us in table.points.items()}
+        values = linear_ratios(table)
         if name not in EXCHANGES:
             form = fitted(table, name, peaks)
             forms.append(form_line(name, form, table))
@@ -132,8 +158,7 @@ def build(folder: Path, gpu: str, row: Mapping[str, str]) -> None:
                 (key, x): log_ratio(form, point_work(name, key, x), us, peaks)
                 for (key, x), us in table.points.items()
             }
-        error = left_out_error(values)
-        tables.append(table_line(name, write_table(gpu, name, table), table, error))
+        tables.append(table_line(name, write_table(gpu, name, table), table, values))
     head = [
         f"# Written by benchmarks/build_profiles.py from {ATTRIBUTION}; do not edit.",
         "base: _hopper",

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from models.exchange_costs import LABELS, ExchangeCosts
+from models.exchange_costs import LABELS, ExchangeCosts, table_error
 from models.footprints import footprint_of
 from models.forms import Form, Peaks
 from models.machine import Cost, CostLabel, Footprint
@@ -60,9 +60,15 @@ class ProfileCosts:
         pair = pair_of(work)
         whole = self._pair_part(pair, work) if pair else self._whole(work)
         form = self._form(work)
-        full = form.ns(work, self._peaks, self._peaks.sms, grid.kind)
-        here = form.ns(work, self._peaks, min(sms, self._peaks.sms), grid.kind)
+        most = self._most_sms(work, grid)
+        full = form.ns(work, self._peaks, most, grid.kind)
+        here = form.ns(work, self._peaks, min(sms, most), grid.kind)
         return Cost(max(1, round(whole.ns * here / full)), whole.label, whole.error)
+
+    def _most_sms(self, work: Work, grid: Grid) -> int:
+        """SMs that the launch occupies when nothing limits it: what its table was measured on. A launch
+        of few CTAs is no slower for holding no more SMs than it has CTAs."""
+        return min(self._peaks.sms, self.footprint(work, Grid(kind=grid.kind)).ctas)
 
     def _whole(self, work: Work) -> _Whole:
         """Time on all SMs: the form, times the table's ratio to it where there is a table."""
@@ -78,10 +84,12 @@ class ProfileCosts:
             return _Whole(ns, form.label, form.error)
         reading = self._ratio(place.table).at(place.key, place.x)
         ns *= math.exp(reading.value)
-        label = LABELS[reading.where] if place.same else "fitted"
-        table = self._profile.tables[place.table]
-        errors = {"measured": table.measured, "interpolated": table.error}
-        return _Whole(ns, label, errors.get(label, form.error))
+        section = self._profile.tables[place.table]
+        if not place.same:
+            return _Whole(ns, "fitted", max(section.transfer, form.error))
+        label = LABELS[reading.where]
+        error = table_error(section, label)
+        return _Whole(ns, label, max(error, form.error) if label == "fitted" else error)
 
     def _ratio(self, name: str) -> LogTable:
         """Log of each point's time over the form's; repeated points are averaged."""

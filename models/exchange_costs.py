@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from models.machine import Cost, CostLabel
-from models.profile_schema import ProfileFile
+from models.profile_schema import ProfileFile, TableSection
 from models.tables import LogTable, Point, Reading
 from models.work import Work
 
@@ -44,7 +44,7 @@ class ExchangeCosts:
     def __init__(self, profile: ProfileFile, points: Mapping[str, Sequence[Point]]) -> None:
         self._normal = profile.normal_exchange
         self._low = profile.low_latency_exchange
-        self._errors = profile.tables
+        self._sections = profile.tables
         self._tables: dict[tuple[str, int], LogTable] = {}
         for name in ("dispatch", "combine"):
             self._add_normal(name, points.get(name, ()))
@@ -93,9 +93,8 @@ class ExchangeCosts:
 
     def _labelled(self, us: float, reading: Reading, name: str, same: bool) -> Cost:
         label = LABELS[reading.where] if same else "fitted"
-        table = self._errors[name]
-        errors = {"measured": table.measured, "interpolated": table.error}
-        return _cost(us, label, errors.get(label, 2 * table.error))
+        service = self._low.error if name.endswith("_ll") else self._normal.error
+        return _cost(us, label, max(service, table_error(self._sections[name], label)))
 
     def _notified(self, work: Work) -> Cost:
         """Barrier kernels: the table across nodes, one figure within a node."""
@@ -122,7 +121,8 @@ class ExchangeCosts:
         return floor + tokens * _TOP_K * _PAYLOAD[name] / gbps / 1e3
 
     def _low_latency(self, work: Work, sms: int) -> Cost:
-        """A half of a low-latency exchange, or its flight, as a share of the table's whole."""
+        """A half of a low-latency exchange, or its flight: a share of the table's whole, which no table
+        divides, hence *fitted*."""
         name = "combine_ll" if work.dim("combine") else "dispatch_ll"
         across = work.dim("nodes") > 1
         moved = work.dim("copies") * work.dim("payload")
@@ -141,7 +141,13 @@ class ExchangeCosts:
             part = whole - recv
         else:
             part = max(send, moved / (self._normal.gbps_per_sm * sms) / 1e3)
-        return _cost(part, cost.label, cost.rel_error)
+        return _cost(part, "fitted", cost.rel_error)
+
+
+def table_error(section: TableSection, label: CostLabel) -> float:
+    """Relative error of a time read from a table under this label."""
+    errors = {"measured": section.measured, "interpolated": section.error}
+    return errors.get(label, section.outside)
 
 
 def _uniform_tokens(work: Work, table_nodes: int, name: str) -> float:

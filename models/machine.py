@@ -158,6 +158,7 @@ class Machine:
     profile_sha256: str = ""
     static_tail: float = 1.0
     grids: tuple[tuple[str, Grid], ...] = ()
+    reserve_gib: float = 0.0
 
     def grid(self, kind: str) -> Grid:
         """How this machine's libraries launch a kernel of `kind`; a plain wave where the machine lists

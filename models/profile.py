@@ -207,6 +207,7 @@ def _machine(profile: ProfileFile, layers: tuple[Layer, ...]) -> Machine:
             (kind, Grid(kind=entry.grid, gang=entry.gang))
             for kind, entry in sorted(profile.kernels.items())
         ),
+        reserve_gib=profile.memory.reserve_gib,
     )
 
 

@@ -68,6 +68,12 @@ class GapsSection(Section):
     graph_launch: Whole
 
 
+class MemorySection(Section):
+    """Memory that no tensor holds."""
+
+    reserve_gib: NotNegative
+
+
 class HostSection(Section):
     """Host ns by class of launch or work."""
 
@@ -121,17 +127,22 @@ class FormSection(Section):
 
 class TableSection(Section):
     """A point table beside the profile: columns of `key` name the series, `x` runs along it, `us` is
-    the time. `error` is the relative error of a point left out; `measured` that of a point itself."""
+    the time. `measured` is the relative error of a point itself, `error` that of a point left out
+    between others, `outside` that of points left out beyond the others; `transfer` is an estimate for
+    a kernel of other fixed sizes (heads, prefill's plain form) that borrows the table's efficiency."""
 
     file: str
     key: tuple[str, ...]
     x: str
-    error: NotNegative
     measured: NotNegative
+    error: NotNegative
+    outside: NotNegative
+    transfer: NotNegative
 
 
 class NormalExchange(Section):
-    """Normal mode outside its table: `a + bytes / min(k * SMs, cap)` and the notify kernel."""
+    """Normal mode outside its table: `a + bytes / min(k * SMs, cap)` and the notify kernel. `error` is
+    what exchanges in service differ from any table by, which times them alone and in step."""
 
     dispatch_us: NotNegative
     combine_us: NotNegative
@@ -145,7 +156,8 @@ class NormalExchange(Section):
 class LowLatencyExchange(Section):
     """How a low-latency exchange's time divides: `send_share` and `recv_share` are resident across
     nodes, the flight is the rest; within a node the receive takes `recv_us` and the send the rest.
-    Outside the tables the whole takes a floor and its bytes over a rate, within a node or across."""
+    Outside the tables the whole takes a floor and its bytes over a rate, within a node or across.
+    `error` is as for normal mode."""
 
     floor_us: NotNegative
     gbps: Positive
@@ -168,6 +180,7 @@ class ProfileFile(BaseModel):
     sm: Sm
     fabric: FabricSection
     gaps: GapsSection
+    memory: MemorySection
     host: HostSection
     interference: InterferenceSection
     kernels: dict[str, KernelKind]
