@@ -67,14 +67,16 @@ def assemble(
     classes: Sequence[ClassSteps],
     transfers: Mapping[str, Transfers],
     signals: Iterable[Signal] = (),
+    declared: Iterable[Stream] = (),
 ) -> Program:
-    """The program of classes that launch the same ops in the same order."""
+    """The program of classes that launch the same ops in the same order. `declared` streams keep the
+    priority that a user's lines gave them; the others have that of the rules."""
     graph = request.launching == "cuda_graph"
     ops = [step.op for step in classes[0].steps if isinstance(step, Launch)]
     used = {op.stream for op in ops}
     return Program(
         name=request.name,
-        streams=_streams(request, used),
+        streams=_streams(request, used, declared),
         classes=tuple(
             RankClass(members, _wrapped(built, graph), _buffers(built))
             for members, built in zip(ranks, classes, strict=True)
@@ -84,10 +86,11 @@ def assemble(
     )
 
 
-def _streams(request: Request, used: set[str]) -> tuple[Stream, ...]:
-    known = request.rules.streams
-    names = [name for name in known if name in used] + sorted(used - known.keys())
-    return tuple(Stream(name, known.get(name, 0)) for name in names)
+def _streams(request: Request, used: set[str], declared: Iterable[Stream]) -> tuple[Stream, ...]:
+    priorities = dict(request.rules.streams)
+    priorities.update({stream.name: stream.priority for stream in declared if stream.priority})
+    names = [name for name in priorities if name in used] + sorted(used - priorities.keys())
+    return tuple(Stream(name, priorities.get(name, 0)) for name in names)
 
 
 def _wrapped(built: ClassSteps, graph: bool) -> tuple[Step, ...]:

@@ -23,12 +23,12 @@ Pass = Callable[[tuple[Step, ...]], tuple[Step, ...]]
 
 def catalogue_of(layer: LayerKernels) -> Catalogue:
     """What lines may launch: kernels, dotted prefixes, letters (also those without kernels), the
-    routed experts up to their down GEMM (`X.up`) and the rest (`X.down`), and the transfer of a
-    normal-mode exchange apart from its notify (`dispatch.transfer`)."""
+    routed experts up to their down GEMM (`experts.up`) and the rest (`experts.down`), and the
+    transfer of a normal-mode exchange apart from its notify (`dispatch.transfer`)."""
     found = dict.fromkeys(LETTERS, ()) | layer_catalogue(layer)
     names = [launch.op.name for launch in found["X"]]
     cut = names.index("gemm2") if "gemm2" in names else len(names)
-    found["X.up"], found["X.down"] = found["X"][:cut], found["X"][cut:]
+    found["experts.up"], found["experts.down"] = found["X"][:cut], found["X"][cut:]
     for exchange in ("dispatch", "combine"):
         launches = found.get(exchange, ())
         found[f"{exchange}.transfer"] = tuple(x for x in launches if x.op.name == exchange)

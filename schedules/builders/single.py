@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 from models.deployment import LayerKernels
 from models.layer import layer_kernels
 from models.sglang_rules import Refused
-from models.sglang_sbo import OverlapArgs, SboFlags, overlap_args
+from models.sglang_sbo import SboFlags, overlap_args
 from schedules.builders.assemble import ClassSteps, assemble, transfers_of
 from schedules.builders.classes import rank_classes
+from schedules.builders.completion import Grain, signals_of, static_tokens, with_grain
 from schedules.builders.layer_steps import (
     catalogue_of,
     drop_idle_streams,
@@ -23,24 +24,29 @@ from schedules.builders.placing import Place, flow_of, handed_on, put
 from schedules.builders.request import Request
 from schedules.builders.whole_step import first_layer, step_begin, step_end
 from schedules.program import Launch, Program, Signal, Step
-from schedules.stream_lines import parse_stream_lines
+from schedules.stream_lines import StreamLines, parse_stream_lines
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """One layer of a schedule: its stream lines (or letter runs), named SM budgets, whether all of it
-    runs on one stream, and the SM split when combine overlaps."""
+    """One layer of a schedule: its stream lines (or letter runs), the SM budgets that they may name,
+    whether all of it runs on one stream, what a signal of the down GEMM stands for, and whether the
+    lines are the user's."""
 
     entries: Sequence[str]
+    budgets: Mapping[str, int] = field(default_factory=dict)
     one_stream: bool = False
-    args: OverlapArgs | None = None
+    grain: Grain = "rows"
+    own: bool = False
 
-    @property
-    def budgets(self) -> Mapping[str, int]:
-        """SM budgets that lines may name."""
-        if self.args is None:
-            return {}
-        return {"comp": self.args.compute_sms, "comm": self.args.comm_sms}
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer's steps on one rank, with the streams and signals that its lines declare."""
+
+    kernels: LayerKernels
+    lines: StreamLines
+    steps: tuple[Step, ...]
 
 
 def sequential_plan(request: Request) -> LayerPlan:
@@ -70,16 +76,20 @@ def sbo_plan(request: Request, variant: str) -> LayerPlan:
         blackwell=rule.blackwell,
         num_sms=request.deployment.machine.num_sms,
         local_experts=request.deployment.slots_per_rank,
-        static_tokens=_static_tokens(request),
+        static_tokens=static_tokens(request),
         env_comm_sms=request.env_comm_sms,
     )
-    return LayerPlan(rule.layer, args=args)
+    budgets = {"comp": args.compute_sms, "comm": args.comm_sms} if args else {}
+    return LayerPlan(rule.layer, budgets, grain="experts" if rule.blackwell else "rows")
 
 
 def lines_plan(request: Request) -> LayerPlan:
-    """A user's own stream lines of one layer."""
+    """A user's own stream lines of one layer; `@comm` is the exchange's number of SMs there, `@comp`
+    the rest."""
     lines = request.lines or ()
-    return LayerPlan(lines.split("\n") if isinstance(lines, str) else lines)
+    comm = request.deployment.a2a.num_sms
+    budgets = {"comm": comm, "comp": request.deployment.machine.num_sms - comm}
+    return LayerPlan(lines.split("\n") if isinstance(lines, str) else lines, budgets, own=True)
 
 
 def build_single(request: Request, plan: LayerPlan) -> Program:
@@ -92,74 +102,50 @@ def build_single(request: Request, plan: LayerPlan) -> Program:
     classes = rank_classes(request.fold, batch, routing, lambda r: ranks_key({"": kernels(r)}))
     built: list[ClassSteps] = []
     signals: list[Signal] = []
-    examples: list[LayerKernels] = []
+    layers: list[_Layer] = []
     for index, ranks in enumerate(classes):
-        layer = kernels(ranks.example)
-        steps = _layer_steps(request, plan, layer)
+        layer = _layer_of(request, plan, kernels(ranks.example))
         suffix = f".c{index}" if len(classes) > 1 else ""
-        one = _class_steps(request, ranks.example, layer, steps, suffix)
+        one = _class_steps(request, ranks.example, layer, suffix)
+        ops = [step.op for step in one.steps if isinstance(step, Launch)]
+        signals += signals_of(request, ops, ranks.example, plan.grain, layer.lines.signals, suffix)
         built.append(one)
-        examples.append(layer)
-        signals += _signals(request, plan, one, ranks.example)
-    transfers = {"": transfers_of(request.deployment, routing, examples[0])}
-    return assemble(request, [item.ranks for item in classes], built, transfers, signals)
+        layers.append(layer)
+    transfers = {"": transfers_of(request.deployment, routing, layers[0].kernels)}
+    members = [item.ranks for item in classes]
+    return assemble(request, members, built, transfers, signals, layers[0].lines.streams)
 
 
-def _layer_steps(request: Request, plan: LayerPlan, layer: LayerKernels) -> tuple[Step, ...]:
+def _layer_of(request: Request, plan: LayerPlan, kernels: LayerKernels) -> _Layer:
     halves = request.rules.halves_of(request.deployment.a2a.backend, request.deployment.a2a.mode)
-    lines = expand(plan.entries, halves)
-    steps = parse_stream_lines(lines, catalogue_of(layer), plan.budgets).steps
-    steps = on_one_stream(steps) if plan.one_stream else drop_idle_streams(steps)
-    return honest(_with_grain(request, plan, steps), request.deployment)
+    entries = plan.entries if plan.own else expand(plan.entries, halves)
+    lines = parse_stream_lines(entries, catalogue_of(kernels), plan.budgets)
+    if plan.own:
+        _check_complete(request, kernels, lines)
+    steps = with_grain(request, lines.steps, plan.grain)
+    if plan.one_stream:
+        steps = on_one_stream(steps)
+    elif not plan.own:
+        steps = drop_idle_streams(steps)
+    return _Layer(kernels, lines, honest(steps, request.deployment))
 
 
-def _with_grain(request: Request, plan: LayerPlan, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The raising kernel with the rows that one of its signals stands for."""
-    signal = plan.args.signal if plan.args else None
-    if signal is None or plan.args is None:
-        return steps
-    per_block = request.rules.sbo.block_rows
-    if signal.numel == request.deployment.slots_per_rank:
-        per_block = max(per_block, _static_tokens(request))
-    return tuple(
-        replace(step, op=replace(step.op, work=replace(step.op.work, block_rows=per_block)))
-        if isinstance(step, Launch) and step.op.raises
-        else step
-        for step in steps
-    )
+def _check_complete(request: Request, kernels: LayerKernels, lines: StreamLines) -> None:
+    launched = {step.op.name for step in lines.steps if isinstance(step, Launch)}
+    names = [kernel.name for group in kernels.groups.values() for kernel in group]
+    missing = [name for name in names if name not in launched]
+    if missing:
+        raise ValueError(f"the lines of {request.name!r} leave out {', '.join(missing)}")
 
 
-def _class_steps(
-    request: Request, rank: int, layer: LayerKernels, steps: tuple[Step, ...], suffix: str
-) -> ClassSteps:
+def _class_steps(request: Request, rank: int, layer: _Layer, suffix: str) -> ClassSteps:
     built = ClassSteps()
     inherited = step_begin(request, rank, built)
-    flow, start = flow_of(layer), first_layer(request)
+    flow, start = flow_of(layer.kernels), first_layer(request)
     for index in range(start, start + request.layers):
         place = Place(index, flow, inherited, signal_suffix=suffix)
-        built.steps.extend(put(steps, place))
-        built.own(place, layer.buffers)
+        built.steps.extend(put(layer.steps, place))
+        built.own(place, layer.kernels.buffers)
         inherited = handed_on(place)
     step_end(request, rank, built, inherited)
     return built
-
-
-def _signals(request: Request, plan: LayerPlan, built: ClassSteps, rank: int) -> tuple[Signal, ...]:
-    """One signal for every layer: a block for every expert, or for every started run of rows."""
-    raised = [s.op.raises for s in built.steps if isinstance(s, Launch) and s.op.raises]
-    if plan.args is None or plan.args.signal is None:
-        return ()
-    rows = request.dispatched.local_expert_tokens()[rank]
-    threshold = plan.args.threshold
-    blocks = len(rows)
-    if plan.args.signal.numel != request.deployment.slots_per_rank:
-        blocks = int(sum(-(-int(count) // plan.args.block_rows) for count in rows))
-        columns = request.rules.sbo.down_gemm_block_n
-        threshold = -(-request.deployment.model.hidden_size // columns)
-    return tuple(Signal(name, max(blocks, 1), threshold) for name in raised)
-
-
-def _static_tokens(request: Request) -> int:
-    """Rows that the masked layout holds for each local expert."""
-    a2a = request.deployment.a2a
-    return a2a.max_dispatch_tokens_per_rank * request.deployment.ep_size

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.fusion import adjustment, family_facts, hook_answer, resolve
+from models.fusion import adjustment, hook_answer, resolve
 from models.fusion_case import FusionCase, device_facts
 from models.fusion_rules import first_match, load_fusion_rules
 
@@ -80,15 +80,13 @@ def same(key: str, expected: Any, got: Any) -> bool:
 
 def _model(case: Case, document: Case) -> dict[str, Any]:
     server = _server({**document["defaults"], **case}, document["configs"])
-    family = RULES.family_of(server.model_class)
-    assert family is not None, server.model_class
-    facts = family_facts(server, family[1])
-    rule = hook_answer(server, RULES)
+    assert RULES.family_of(server.model_class) is not None, server.model_class
+    rule, text = hook_answer(server, RULES)
     out: dict[str, Any] = {"reason": None}
     if rule is not None and rule.then == "error":
-        out["raises"] = f"ValueError: {rule.text(facts)}"
+        out["raises"] = f"ValueError: {text}"
     elif rule is not None and rule.then == "refuse":
-        out["reason"] = document["reasons"].index(rule.text(facts))
+        out["reason"] = document["reasons"].index(text)
     verdict = resolve(server, RULES)
     out["resolved"] = (
         "ValueError" if verdict.outcome == "error" else _resolved(server, rule, verdict)

@@ -34,6 +34,8 @@ def answer(case: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, An
     if case["kind"] == "startup":
         refusal = startup_refusal(rules, tuple(case["capability"]), case["sbo"])
         return {"error": refusal and refusal.reason}
+    if len(case.get("shape", (1, 1, 1))) != 3:
+        return {"error": "ValueError"}  # not a masked layout: rule sbo.normal_mode
     return _args(case)
 
 

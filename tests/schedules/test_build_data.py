@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from models.exchanges import payload_bytes
 from schedules.builders import build, schedule_names
 from schedules.lint import lint
-from schedules.program import Program
+from schedules.program import Program, Record, Wait
 from tests.models.layer_cases import spread
 from tests.schedules.build_cases import BLACKWELL, DECODE, PREFILL, case, kernel, program
 
@@ -194,3 +195,15 @@ def test_lint_has_no_objection(name: str, phase: str, whole_step: bool) -> None:
     # SGLang joins streams where fewer waits would do; that is reported, and is no fault.
     assert [str(item) for item in found if item.severity != "info"] == []
     assert {item.rule for item in found} <= {"excess-wait"}
+
+
+@pytest.mark.parametrize(("name", "phase"), BUILDS)
+def test_lint_objects_to_every_edge_that_is_taken_away(name: str, phase: str) -> None:
+    built = program(name, phase, layers=1)
+    first, *others = built.classes
+    excess = {item.step for item in lint(built) if item.rule == "excess-wait"}  # same in each class
+    for index, step in enumerate(first.steps):
+        if isinstance(step, Wait | Record) and index not in excess:
+            steps = first.steps[:index] + first.steps[index + 1 :]
+            changed = replace(built, classes=(replace(first, steps=steps), *others))
+            assert any(item.severity == "error" for item in lint(changed)), step

@@ -1,4 +1,4 @@
-"""Which schedules SGLang does not run, each with its rule; and a user's own lines."""
+"""Which schedules SGLang does not run, each with its rule, and batches at the edges."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from models.deployment import Batch
 from models.routing import RoutingSpec, route
 from models.sglang_rules import Refused
 from schedules.builders import build, refusal
-from schedules.caret import GrammarError
 from tests.models.layer_cases import decode
-from tests.schedules.build_cases import BLACKWELL, DECODE, PREFILL, case, device_order
+from tests.schedules.build_cases import BLACKWELL, DECODE, PREFILL, case
 
 OUTSIDE = {"SGLANG_BLACKWELL_OVERLAP_SHARED_EXPERTS_OUTSIDE_SBO": "1"}
 
@@ -117,43 +116,6 @@ def test_target_verify_is_split_by_sequences() -> None:
     ops = {op.name: op for op in build("tbo", deployment, batch, routing, layers=1).classes[0].ops}
     assert ops["L0.a.gate"].work.dim("m") == 4
     assert ops["L0.b.gate"].work.dim("m") == 8
-
-
-LINES = """
-main: P
-main: Q
-main: C
-main: M
-main: G
-alt: wait main
-alt: shared
-main: T
-main: dispatch.send
-main: dispatch.recv
-main: X
-main: combine.send
-main: combine.recv
-main: wait alt
-main: O
-"""
-
-
-def test_a_users_lines_are_laid_out_layer_by_layer() -> None:
-    built = build("mine", *case(DECODE), layers=2, lines=LINES)
-    steps = built.classes[0].steps
-    first = list(device_order(steps))
-    assert ("alt", "shared") in first
-    assert [op.layer for op in built.classes[0].ops] == sorted(
-        op.layer for op in built.classes[0].ops
-    )
-    assert {e.name for e in built.exchanges} == {
-        f"L{i}.{x}" for i in (0, 1) for x in ("dispatch", "combine")
-    }
-
-
-def test_a_fault_in_a_users_lines_is_marked() -> None:
-    with pytest.raises(GrammarError, match=r"unknown op 'shard'; did you mean 'shared'"):
-        build("mine", *case(DECODE), layers=1, lines=LINES.replace("alt: shared", "alt: shard"))
 
 
 def test_a_larger_decode_batch_than_the_buffer_fits_as_children() -> None:
