@@ -118,9 +118,8 @@ class _Without:
                     self.events.pop(event, None)
             case Wait(event=event):
                 if stream in self.streams or event in self.events:
-                    now = merged(
-                        self.streams.get(stream, clocks.before[index]), self._event(index, event)
-                    )
+                    held = self.streams.get(stream, clocks.held[index])
+                    now = merged(held, self._event(index, event))
                     self._keep(stream, now, clocks.after[index])
             case HostWait(event=event):
                 if self.host is not None or event in self.events:
@@ -137,9 +136,8 @@ class _Without:
         raiser = clocks.raiser.get(index, -1)
         if stream not in self.streams and self.host is None and raiser not in self.ends:
             return True
-        before = merged(
-            self.streams.get(stream, clocks.before[index]), self.host or clocks.host[index]
-        )
+        held = self.streams.get(stream, clocks.held[index])
+        before = merged(held, self.host or clocks.host[index])
         if not self._met(index, before):
             return False
         source = self.ends.get(raiser, clocks.source[index])
