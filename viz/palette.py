@@ -72,6 +72,8 @@ CAUSE_COLOURS = {
     "link_wait": "#CC79A7",
     "peer_wait": "#E69F00",
     "host": "#009E73",
+    "drained": "#56B4E9",
+    "unexplained": "#C3B9DE",
 }
 
 

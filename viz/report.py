@@ -6,13 +6,14 @@ from collections import Counter as Tally
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from schedules.timeline import Timeline
 from viz.columns import timeline_columns
 from viz.figures import COLUMNS, Column, gain_words, micro
 from viz.page import Page, timelines_html, write_page
-from viz.palette import FAMILIES, family_name
+from viz.palette import CAUSE_COLOURS, FAMILIES, family_name
 
 Document = Mapping[str, Any]
 
@@ -38,7 +39,8 @@ def report_page(document: Document, timelines: Mapping[str, Timeline]) -> Page:
     lanes = timelines_html(titles) if titles else ""
     return Page(
         heading=str(document["scenario"]),
-        facts=f"{document['hardware']} · SGLang {document['sglang']} rules · moe-overlap {document['version']}",
+        facts=f"{document['hardware']} · SGLang {document['sglang']} rules · "
+        f"moe-overlap {document['version']} · predicted, unmeasured",
         body=verdict_html(document) + table_html(document) + lanes + _charts_html(data["charts"]),
         footer=footer_html(document),
         data=data,
@@ -135,11 +137,14 @@ def _charts(document: Document, timelines: Mapping[str, Timeline]) -> list[dict[
     path = {row["name"]: _path_us(row, timelines[row["name"]]) for row in rows}
     if any(path.values()):
         parts = [(f.name, f.title) for f in FAMILIES]
-        charts.append(
-            _stacked(
-                "chart-path", "critical path of one layer by kind of operation, µs", path, parts
-            )
-        )
+        title = "critical path of one layer by kind of operation, µs"
+        charts.append(_stacked("chart-path", title, path, parts))
+    bubbles = {row["name"]: row.get("bubbles_us") or {} for row in rows}
+    if any(any(one.values()) for one in bubbles.values()):
+        causes = sorted({cause for one in bubbles.values() for cause in one})
+        parts = [(cause, cause.replace("_", " ")) for cause in causes]
+        title = "bubbles of one layer by cause, µs"
+        charts.append(_stacked("chart-bubbles", title, bubbles, parts, CAUSE_COLOURS))
     return charts
 
 
@@ -154,8 +159,13 @@ def _path_us(row: Document, timeline: Timeline) -> dict[str, float]:
 
 
 def _stacked(
-    chart: str, title: str, rows: Mapping[str, Mapping[str, float]], parts: list[tuple[str, str]]
+    chart: str,
+    title: str,
+    rows: Mapping[str, Mapping[str, float]],
+    parts: list[tuple[str, str]],
+    colours: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
+    """A bar per row of stacked parts (key, label); a part's colour is in `colours`, else its family's."""
     names = list(rows)[::-1]
     traces = [
         {
@@ -164,7 +174,7 @@ def _stacked(
             "name": label,
             "y": names,
             "x": [rows[name].get(part, 0.0) for name in names],
-            "marker": {"color": part},
+            "marker": {"color": colours.get(part, part)},
             "hovertemplate": "%{y}, " + label + ": %{x:,.1f} µs<extra></extra>",
         }
         for part, label in parts
@@ -177,6 +187,7 @@ def _stacked(
         "margin": {"l": 10, "r": 10, "t": 34, "b": 30},
         "legend": {"orientation": "h", "y": -0.25, "traceorder": "normal", "font": {"size": 11}},
         "bargap": 0.3,
+        "xaxis": {"separatethousands": True, "exponentformat": "none"},
     }
     return {"id": chart, "traces": traces, "layout": layout}
 
@@ -200,7 +211,7 @@ def footer_html(document: Document) -> str:
             lines.append(f"{row['name']}: {words}")
     shares_text = "Time by origin of its figures — " + "; ".join(lines) + "." if lines else ""
     limits = (
-        "Every time on this page is predicted unless its timeline says measured. Kernel times come "
+        "Every time on this page is a prediction, unmeasured. Kernel times come "
         "from the hardware profile; a share labelled fitted or roofline has no measurement at its own "
         "shape. Bands follow from those labels; a difference inside the bands is too close to call."
     )

@@ -1,4 +1,4 @@
-"""What commands show on a terminal: the comparison as a table, one layer as coloured lanes."""
+"""The comparison as a table on a terminal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from viz.figures import COLUMNS
-from viz.terminal_timeline import LayerDrawing, timeline_text
-
-__all__ = ["LayerDrawing", "compare_table", "refusals", "timeline_text"]
 
 Document = Mapping[str, Any]
 
@@ -51,4 +48,4 @@ def _name(row: Document) -> str:
 
 
 def _title(document: Document) -> str:
-    return f"{document['scenario']} · {document['hardware']} · SGLang {document['sglang']} rules"
+    return f"{document['scenario']} · {document['hardware']} · SGLang {document['sglang']} rules · predicted, unmeasured"

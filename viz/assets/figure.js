@@ -123,7 +123,7 @@ class Figure {
       else this.critical.segment(x0, y + 0.95, x1, y + 0.95);
     }
     const text = shortName(this.data, i);
-    if (px < text.length * 6.1 + 6 || opacity < 0.3) return;
+    if (px < text.length * 6.7 + 6 || opacity < 0.3) return;
     const colour = familyColour(this.view.families[c.family[i]], c.child[i], this.dark);
     const trace = labels[luminance(colour) > 0.5 ? "dark" : "light"];
     trace.x.push((x0 + x1) / 2);
