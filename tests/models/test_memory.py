@@ -121,10 +121,10 @@ def published(tokens: int, imbalance: float) -> Memory:
 def test_two_children_fit_where_the_whole_prefill_batch_runs_out() -> None:
     """Published: without TBO 16384 tokens run out of 80 GB, two children of 8192 do not. Ours: under
     balanced routing both fit with room to spare; the whole batch stops fitting nine tenths of the GPU
-    when the busiest rank's experts are five times as popular, where one child needs half as much."""
+    when the busiest rank's experts are six times as popular, where one child needs half as much."""
     limit = 0.9 * 80 * GIB
     assert published(16384, 1.0).total < 0.85 * limit
-    assert published(16384, 5.0).total > limit
-    assert published(8192, 5.0).total < limit
-    whole, child = published(16384, 5.0), published(8192, 5.0)
+    assert published(16384, 6.0).total > limit
+    assert published(8192, 6.0).total < limit
+    whole, child = published(16384, 6.0), published(8192, 6.0)
     assert whole.activations == pytest.approx(2 * child.activations, rel=0.02)
