@@ -15,6 +15,7 @@ from typing import Any
 
 Facts = Mapping[str, Any]
 Condition = Mapping[str, Any]
+Test = Callable[[Facts], bool]
 
 _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
     "gt": lambda fact, bound: fact > bound,
@@ -29,20 +30,30 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 def holds(condition: Condition, facts: Facts) -> bool:
     """Whether every entry holds. KeyError for a fact that is not known."""
-    return all(_entry_holds(key, wanted, facts) for key, wanted in condition.items())
+    return compiled(condition)(facts)
 
 
-def _entry_holds(key: str, wanted: Any, facts: Facts) -> bool:
+def compiled(condition: Condition) -> Test:
+    """The condition as a function of facts, for rules that are asked often."""
+    tests = [_entry(key, wanted) for key, wanted in condition.items()]
+    if len(tests) == 1:
+        return tests[0]
+    return lambda facts: all(test(facts) for test in tests)
+
+
+def _entry(key: str, wanted: Any) -> Test:
     if key == "any":
-        return any(holds(one, facts) for one in wanted)
+        some = [compiled(one) for one in wanted]
+        return lambda facts: any(test(facts) for test in some)
     if key == "not":
-        return not holds(wanted, facts)
-    fact = facts[key]
+        inner = compiled(wanted)
+        return lambda facts: not inner(facts)
     if isinstance(wanted, Mapping):
-        return all(_TESTS[test](fact, value) for test, value in wanted.items())
+        bounds = [(_TESTS[name], value) for name, value in wanted.items()]
+        return lambda facts: all(test(facts[key], value) for test, value in bounds)
     if isinstance(wanted, list):
-        return fact in wanted
-    return bool(fact == wanted)
+        return lambda facts: facts[key] in wanted
+    return lambda facts: bool(facts[key] == wanted)
 
 
 def faults(condition: Condition, known: frozenset[str]) -> Iterator[str]:

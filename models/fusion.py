@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from models.conditions import holds
 from models.deployment import Fusion
 from models.experts import slot_layout
-from models.fusion_case import FusionCase
+from models.fusion_case import FusionCase, derived
 from models.fusion_rules import (
     Adjustment,
     Family,
@@ -64,7 +63,9 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class Verdict:
+    """The switch alone: the outcome, how many slots, and the rule that decided."""
+
     outcome: Outcome
     slots: int
     rule: str
@@ -75,13 +76,14 @@ class _Verdict:
 def decide(case: FusionCase, rules: FusionRules | None = None) -> Decision:
     """The decision for one server, under the rules of the newest version unless given."""
     rules = rules or load_fusion_rules()
-    case, steps, failed = adjust_arguments(case, rules)
-    verdict = failed or _checked_waterfill(resolve(case, rules), case, rules)
+    facts, steps, verdict = _adjusted(case.facts(), rules)
+    verdict = verdict or _checked_waterfill(_resolved(facts, rules), facts, rules)
+    if steps:
+        case = replace(case, **{key: value for step in steps for key, value in step.changed})
     slots = verdict.slots
-    layout = slot_layout(case.a2a) if slots else "none"
     return Decision(
         verdict.outcome,
-        Fusion(slots, layout, bool(slots) and case.waterfill),
+        Fusion(slots, slot_layout(case.a2a), case.waterfill) if slots else Fusion(),
         verdict.rule,
         verdict.reason,
         verdict.evidence,
@@ -91,83 +93,86 @@ def decide(case: FusionCase, rules: FusionRules | None = None) -> Decision:
     )
 
 
-def adjust_arguments(
-    case: FusionCase, rules: FusionRules
-) -> tuple[FusionCase, tuple[Step, ...], _Verdict | None]:
-    """The case after the argument handling, what it changed, and an error that ends it."""
+def _adjusted(
+    facts: dict[str, Any], rules: FusionRules
+) -> tuple[dict[str, Any], tuple[Step, ...], Verdict | None]:
+    """The facts after the argument handling, what it changed, and an error that ends it."""
     steps: list[Step] = []
-    arguments = rules.arguments
-    for entries in (arguments.backend, arguments.hooks, arguments.runner, arguments.a2a):
-        for entry in entries:
-            if not holds(entry.when, case.facts()):
-                continue
-            if entry.error:
-                failed = _Verdict("error", 0, entry.id, entry.error, entry.evidence)
-                return case, tuple(steps), failed
-            case = replace(case, **entry.set)
-            steps.append(Step(entry.id, entry.reason, tuple(entry.set.items())))
-    return case, tuple(steps), None
+    for entry in rules.arguments.in_order():
+        if not entry.applies(facts):
+            continue
+        if entry.error:
+            return facts, tuple(steps), Verdict("error", 0, entry.id, entry.error, entry.evidence)
+        facts = derived(facts | entry.set)
+        steps.append(Step(entry.id, entry.reason, tuple(entry.set.items())))
+    return facts, tuple(steps), None
 
 
 def adjustment(entries: tuple[Adjustment, ...], case: FusionCase) -> dict[str, Any]:
     """What one list of adjustments alone would set."""
     changes: dict[str, Any] = {}
+    facts = case.facts()
     for entry in entries:
-        if holds(entry.when, case.facts()):
+        if entry.applies(facts):
             changes |= entry.set
     return changes
 
 
-def hook_answer(case: FusionCase, rules: FusionRules) -> Rule | None:
-    """The rule by which the model class answers, whatever the flags; None when no check applies, so
-    that it allows fusion, or when the class is never asked."""
+def hook_answer(case: FusionCase, rules: FusionRules) -> tuple[Rule | None, str]:
+    """The rule by which the model class answers whatever the flags, with its text; None when no check
+    applies, so that it allows fusion, or when the class is never asked."""
     found = rules.family_of(case.model_class)
     if found is None:
-        return None
-    return first_match(found[1].rules, family_facts(case, found[1]))
+        return None, ""
+    facts = _family_facts(case.facts(), found[1])
+    rule = first_match(found[1].rules, facts)
+    return rule, rule.text(facts) if rule else ""
 
 
-def family_facts(case: FusionCase, family: Family) -> dict[str, Any]:
+def resolve(case: FusionCase, rules: FusionRules) -> Verdict:
+    """SGLang's own order, without the argument handling: the flag, then the class, then the slots."""
+    return _resolved(case.facts(), rules)
+
+
+def _family_facts(facts: dict[str, Any], family: Family) -> dict[str, Any]:
     """Facts with what the case's class accepts; a wrapper is judged as what it wraps."""
-    entry = family.classes[case.model_class]
-    if entry.wraps and case.architecture == case.model_class:
-        case = replace(case, architecture=entry.wraps)
-    return case.facts(entry.accepts)
+    entry = family.classes[facts["model_class"]]
+    if entry.wraps and facts["architecture"] == facts["model_class"]:
+        facts = facts | {"architecture": entry.wraps}
+    return derived(facts, entry.accepts)
 
 
-def resolve(case: FusionCase, rules: FusionRules) -> _Verdict:
-    """SGLang's own order: the flag, then the class, then the number of slots."""
-    if case.disable:
+def _resolved(facts: dict[str, Any], rules: FusionRules) -> Verdict:
+    if facts["disable"]:
         reason = "Fusion is disabled by a flag or by the argument handling."
-        return _Verdict("not fused", 0, "flag.disable", reason, "run")
-    found = rules.family_of(case.model_class)
+        return Verdict("not fused", 0, "flag.disable", reason, "run")
+    found = rules.family_of(facts["model_class"])
     if found is None:
-        reason = f"{case.model_class} has no fusion check, so no shared expert is fused."
-        return _Verdict("not fused", 0, "class.no_check", reason, "code")
+        reason = f"{facts['model_class']} has no fusion check, so no shared expert is fused."
+        return Verdict("not fused", 0, "class.no_check", reason, "code")
     name, family = found
-    facts = family_facts(case, family)
+    facts = _family_facts(facts, family)
     rule = first_match(family.rules, facts)
     if rule is not None and rule.then != "fuse":
         return _refused(rule, facts)
     count = first_match(family.slot_rules, facts)
     if count is not None and count.then != "fuse":
         return _refused(count, facts)
-    if not case.n_shared:
+    if not facts["n_shared"]:
         reason = "The config has no shared expert."
-        return _Verdict("not fused", 0, "config.no_shared", reason, "run")
+        return Verdict("not fused", 0, "config.no_shared", reason, "run")
     decided = rule.id if rule else f"{name}.allowed"
     evidence = rule.evidence if rule else "run"
-    return _Verdict("fused", case.n_shared, decided, "No check objects.", evidence)
+    return Verdict("fused", facts["n_shared"], decided, "No check objects.", evidence)
 
 
-def _refused(rule: Rule, facts: dict[str, Any]) -> _Verdict:
+def _refused(rule: Rule, facts: dict[str, Any]) -> Verdict:
     outcome: Outcome = "error" if rule.then == "error" else "not fused"
-    return _Verdict(outcome, 0, rule.id, rule.text(facts), rule.evidence)
+    return Verdict(outcome, 0, rule.id, rule.text(facts), rule.evidence)
 
 
-def _checked_waterfill(verdict: _Verdict, case: FusionCase, rules: FusionRules) -> _Verdict:
-    if not (verdict.slots and case.waterfill):
+def _checked_waterfill(verdict: Verdict, facts: dict[str, Any], rules: FusionRules) -> Verdict:
+    if not (verdict.slots and facts["waterfill"]):
         return verdict
-    facts = case.facts()
     rule = first_match(rules.waterfill, facts)
     return verdict if rule is None else _refused(rule, facts)

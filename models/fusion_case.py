@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.errors import InputError
@@ -65,24 +65,24 @@ class FusionCase:
     cuda_opt_in: bool = False
     expert_pack: bool = False
 
-    @property
-    def moe_tp(self) -> int:
-        """Ranks that share one expert's matrices."""
-        return max(1, self.tp // self.ep)
+    def facts(self) -> dict[str, Any]:
+        """All facts by name, those derived from others included."""
+        return derived({name: getattr(self, name) for name in self.__slots__})
 
-    def facts(self, accepts: str = "") -> dict[str, Any]:
-        """All facts by name, those derived from others included; `accepts` is the architecture that
-        the model's class fuses for."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {
-            "accepts": accepts,
-            "architecture_accepted": self.architecture == accepts,
-            "deepep_class": is_deepep_class(self.a2a),
-            "per_rank_slots": slot_layout(self.a2a) == "per_rank",
-            "moe_tp": self.moe_tp,
-            "intermediate_per_rank": self.moe_intermediate // self.moe_tp,
-            "sizes_equal": 0 < self.shared_intermediate == self.moe_intermediate,
-        }
+
+def derived(facts: dict[str, Any], accepts: str = "") -> dict[str, Any]:
+    """`facts` with those that follow from others; `accepts` is the architecture that the model's class
+    fuses for."""
+    moe_tp = max(1, facts["tp"] // facts["ep"])
+    return facts | {
+        "accepts": accepts,
+        "architecture_accepted": facts["architecture"] == accepts,
+        "deepep_class": is_deepep_class(facts["a2a"]),
+        "per_rank_slots": slot_layout(facts["a2a"]) == "per_rank",
+        "moe_tp": moe_tp,
+        "intermediate_per_rank": facts["moe_intermediate"] // moe_tp,
+        "sizes_equal": 0 < facts["shared_intermediate"] == facts["moe_intermediate"],
+    }
 
 
 FACTS = frozenset(FusionCase("", "", 0, 0).facts())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 from ruamel.yaml import YAML
 
-from models.conditions import faults, holds
+from models.conditions import Test, compiled, faults
 from models.errors import InputError
 from models.fusion_case import FACTS
 from models.sglang_rules import RULES_DIR, Evidence
@@ -19,13 +19,23 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Rule(_Section):
+class _Conditional(_Section):
+    """What applies when its condition holds."""
+
+    id: str
+    when: Mapping[str, Any]
+
+    @cached_property
+    def applies(self) -> Test:
+        """The condition as a function of facts."""
+        return compiled(self.when)
+
+
+class Rule(_Conditional):
     """One check. The first rule of a list whose condition holds decides: *fuse* or *refuse*, or
     *error* where the server does not start. `reason` is the server's own message, with facts in
     braces; a rule that fuses needs none."""
 
-    id: str
-    when: Mapping[str, Any]
     then: Literal["fuse", "refuse", "error"] = "refuse"
     reason: str = ""
     evidence: Evidence = "run"
@@ -35,12 +45,10 @@ class Rule(_Section):
         return self.reason.format_map(facts)
 
 
-class Adjustment(_Section):
+class Adjustment(_Conditional):
     """A change of the arguments before the model is asked: facts set to new values, or an error."""
 
-    id: str
-    when: Mapping[str, Any]
-    set: Mapping[str, Any] = {}
+    set: dict[str, Any] = {}
     error: str = ""
     reason: str = ""
     evidence: Evidence = "run"
@@ -64,13 +72,20 @@ class Family(_Section):
 
 
 class Arguments(_Section):
-    """What the argument handling changes, list by list in the order in which they run. In the first
-    two lists every matching entry applies; in the others the last one that matches wins."""
+    """What the argument handling changes, list by list in the order in which they run; every entry
+    whose condition holds applies."""
 
     backend: tuple[Adjustment, ...]
     hooks: tuple[Adjustment, ...]
     runner: tuple[Adjustment, ...]
     a2a: tuple[Adjustment, ...]
+
+    def in_order(self) -> Iterator[Adjustment]:
+        """All entries as the server applies them."""
+        yield from self.backend
+        yield from self.hooks
+        yield from self.runner
+        yield from self.a2a
 
 
 class Hook(_Section):
@@ -101,8 +116,7 @@ class FusionRules(_Section):
 
     def all_rules(self) -> Iterator[Rule | Adjustment]:
         """Every rule and adjustment of the file."""
-        args = self.arguments
-        yield from (*args.backend, *args.hooks, *args.runner, *args.a2a)
+        yield from self.arguments.in_order()
         yield from self.waterfill
         for family in self.families.values():
             yield from family.rules
@@ -111,7 +125,7 @@ class FusionRules(_Section):
 
 def first_match(rules: tuple[Rule, ...], facts: Mapping[str, Any]) -> Rule | None:
     """The rule that decides, None when no condition holds."""
-    return next((rule for rule in rules if holds(rule.when, facts)), None)
+    return next((rule for rule in rules if rule.applies(facts)), None)
 
 
 def fusion_versions() -> tuple[str, ...]:
