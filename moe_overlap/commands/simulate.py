@@ -31,7 +31,7 @@ def simulate(
     scenario: ScenarioArgument,
     schedule: ScheduleOption,
     output: OutputOption = None,
-    layers: LayersOption = 2,
+    layers: LayersOption = 4,
     settings: SetOption = None,
     program: ProgramOption = False,
     as_json: JsonOption = False,
