@@ -7,7 +7,7 @@ letters of an exchange stand for the lines of the backend's halves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from models.deployment import Deployment, LayerKernels
@@ -18,7 +18,6 @@ from schedules.stream_lines import Catalogue, layer_catalogue
 
 LETTERS = ("P", "Q", "C", "M", "G", "T", "Da", "Db", "X", "Ca", "Cb", "S", "O", "Z")
 GROUPED = ("grouped_gemm_masked", "grouped_gemm_contiguous")
-Pass = Callable[[tuple[Step, ...]], tuple[Step, ...]]
 
 
 def catalogue_of(layer: LayerKernels) -> Catalogue:
@@ -57,19 +56,15 @@ def drop_idle_streams(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Without the events of streams that launch nothing: a model without a shared expert does not
     fork, for example."""
     busy = {step.op.stream for step in steps if isinstance(step, Launch)} | {"main"}
-    idle_events = {s.event for s in steps if isinstance(s, Record) and s.stream not in busy}
-    needless = {
-        step.event
+    recorded = {s.event for s in steps if isinstance(s, Record) and s.stream in busy}
+    awaited = {s.event for s in steps if isinstance(s, Wait) and s.stream in busy}
+    awaited |= {step.event for step in steps if isinstance(step, HostWait)}
+    kept = recorded & awaited
+    return tuple(
+        step
         for step in steps
-        if isinstance(step, Record)
-        and not any(
-            (isinstance(other, Wait) and other.event == step.event and other.stream in busy)
-            or (isinstance(other, HostWait) and other.event == step.event)
-            for other in steps
-        )
-    }
-    dropped = idle_events | needless
-    return tuple(s for s in steps if not isinstance(s, Record | Wait) or s.event not in dropped)
+        if not isinstance(step, Record | Wait) or (step.event in kept and step.stream in busy)
+    )
 
 
 def on_one_stream(steps: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -112,3 +112,16 @@ def handed_on(place: Place) -> dict[str, tuple[str, ...]]:
     """What the next layer inherits."""
     head = place.prefix
     return {**place.inherited, **{name: (head + name,) for name in place.flow.written}}
+
+
+def check_flow(ops: Iterable[Op]) -> None:
+    """ValueError when an op reads a buffer that only a later op in host order writes: the order that
+    a user's schedule gives the operations is then not one of their data."""
+    ops = tuple(ops)
+    writers = {buffer: op.name for op in ops for buffer in op.writes}
+    written: set[str] = set()
+    for op in ops:
+        early = [buffer for buffer in op.reads if buffer in writers and buffer not in written]
+        if early:
+            raise ValueError(f"{op.name} reads {early[0]!r} before {writers[early[0]]} writes it")
+        written.update(op.writes)

@@ -10,6 +10,7 @@ from models.deployment import Batch, Deployment
 from models.routing import Routing
 from models.sglang_rules import Refusal, Refused, Rules, load_rules
 from schedules.builders.fused import fused_names, prepare
+from schedules.builders.placing import check_flow
 from schedules.builders.refuse import refusal_of, selected_variant
 from schedules.builders.request import Fold, Launching, Request
 from schedules.builders.single import (
@@ -91,7 +92,9 @@ def build_request(request: Request, *, allow_refused: bool = False) -> Program:
 
 def _built(request: Request) -> Program:
     if request.ops is not None:
-        return build_two_batch(request, ops_plan(request))
+        return _checked(build_two_batch(request, ops_plan(request)))
+    if request.lines is not None:
+        return _checked(build_single(request, lines_plan(request)))
     if request.name == "tbo":
         return build_two_batch(request, tbo_plan(request))
     return build_single(request, _single_plan(request))
@@ -107,9 +110,12 @@ def refusal(
     return prepared.refusal or refusal_of(prepared.request)
 
 
+def _checked(program: Program) -> Program:
+    check_flow(program.classes[0].ops)
+    return program
+
+
 def _single_plan(request: Request) -> LayerPlan:
-    if request.lines is not None:
-        return lines_plan(request)
     if request.name == "sequential":
         return sequential_plan(request)
     if request.name == "baseline":

@@ -39,11 +39,8 @@ class TwoBatchPlan:
 
 @dataclass(frozen=True)
 class ChildSteps:
-    """One child on one rank: its kernels, their steps by letter, their flow, and what it inherits at
-    each layer."""
+    """One child on one rank: its steps by letter, their flow, and what it inherits at each layer."""
 
-    name: str
-    layer: LayerKernels
     steps: Mapping[str, tuple[Step, ...]]
     flow: Flow
     inherited: tuple[Inherited, ...]
@@ -161,7 +158,7 @@ def _child(
         built.own(place, layer.buffers)
         handed.append(inherited)
         inherited = handed_on(place)
-    return ChildSteps(name, layer, steps, flow, tuple(handed))
+    return ChildSteps(steps, flow, tuple(handed))
 
 
 def _after_the_other_piece(step: Step, place: Place) -> Step:

@@ -154,6 +154,11 @@ def test_a_users_list_must_name_every_kernel() -> None:
         program("mine", DECODE, ops="P Q C M G T Da | Db X Ca Cb O Z")
 
 
+def test_a_users_list_must_follow_the_data() -> None:
+    with pytest.raises(ValueError, match=r"L0.a.gemm1 reads 'L0.a.recv' before L0.a.dispatch.recv"):
+        program("mine", DECODE, ops="P Q C M G T Da | X Db Ca Cb S O Z")
+
+
 def test_other_layer_classes() -> None:
     qwen = build("tbo", *case(DECODE, "qwen3-30b-a3b"), layers=3)
     assert len(stages(qwen)) == 2 * 15
