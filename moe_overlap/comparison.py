@@ -11,6 +11,7 @@ from models.sglang_rules import Refusal
 from models.sglang_rules import Refused as RuleRefused
 from moe_overlap.document import comparison_document
 from moe_overlap.figures import Predicted, figures_of
+from moe_overlap.memory_fit import fit_of
 from moe_overlap.prediction import launch_of, program_of, variant_of
 from moe_overlap.row import Row
 from scenarios.resolve import Resolved, ScheduleChoice, resolve
@@ -63,13 +64,24 @@ def compare(
 
 
 def predict(resolved: Resolved, choice: ScheduleChoice, *, allow_refused: bool) -> Row:
-    """One row: refused by a rule, by lint or by the engine, else with its figures."""
+    """One row: refused by a rule, by memory, by lint or by the engine, else with its figures."""
     variant = variant_of(resolved, choice)
     try:
         program, refusal = _program(resolved, choice, _layers(resolved), allow_refused)
     except RuleRefused as refused:
         return Row(choice.name, variant, None, refused.refusal)
-    row = Row(choice.name, variant, launch_of(program), refusal, program=program)
+    fit = fit_of(resolved, program)
+    row = Row(
+        choice.name,
+        variant,
+        launch_of(program),
+        refusal or fit.refusal,
+        memory_gib=fit.needed.gib,
+        max_batch_per_rank=fit.max_batch,
+        program=program,
+    )
+    if fit.refusal and not allow_refused:
+        return row
     faults = [finding for finding in lint(program) if finding.severity == "error"]
     if faults:
         return replace(row, refused=_refusal(f"lint.{faults[0].rule}", faults[0].message))

@@ -33,7 +33,7 @@ def build(
     except RuleRefused as refused:
         refusal = refused.refusal
         raise Refused(
-            f"{name} is refused ({refusal.rule}): {refusal.reason}; --allow-refused predicts it anyway"
+            f"{name} is refused ({refusal.rule}): {refusal.reason}; --allow-refused builds it anyway"
         ) from refused
 
 

@@ -1,0 +1,62 @@
+"""Whether a schedule fits the GPU's memory, and the largest batch that would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.memory import GIB, Memory, lifetimes_of, memory
+from models.sglang_rules import Refusal
+from scenarios.resolve import Resolved
+from schedules.program import Program, RankClass
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Memory of the fullest rank against what may be used, in bytes; `max_batch` counts sequences
+    (decode) or tokens (prefill) of the rank that holds most."""
+
+    needed: Memory
+    limit: int
+    max_batch: int
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Rule `memory` with by how much, None when it fits."""
+        over = self.needed.total - self.limit
+        if over <= 0:
+            return None
+        return Refusal(
+            rule="memory",
+            reason=f"needs {self.needed.gib:.1f} GiB of the {self.limit / GIB:.1f} GiB that may be "
+            f"used, {over / GIB:.1f} GiB too much",
+            evidence="inferred",
+        )
+
+
+def fit_of(resolved: Resolved, program: Program) -> Fit:
+    """The fit of a program whose classes carry the buffers of a step."""
+    machine, fraction = resolved.deployment.machine, resolved.scenario.runtime.memory_fraction
+    limit = int(fraction * machine.hbm_gib * GIB)
+    needed = max((_needed(resolved, cls) for cls in program.classes), key=lambda m: m.total)
+    return Fit(needed, limit, _largest(resolved, needed, limit))
+
+
+def _needed(resolved: Resolved, cls: RankClass) -> Memory:
+    nbytes = {buffer.name: buffer.nbytes for buffer in cls.buffers}
+    uses = [
+        (
+            [name for name in op.reads if name in nbytes],
+            [name for name in op.writes if name in nbytes],
+        )
+        for op in cls.ops
+    ]
+    return memory(resolved.deployment, resolved.batch, cls.ranks[0], lifetimes_of(uses, nbytes))
+
+
+def _largest(resolved: Resolved, needed: Memory, limit: int) -> int:
+    """KV cache and activations grow with the batch, the rest does not."""
+    batch = resolved.batch
+    size = max(map(len, batch.new_tokens)) if batch.phase == "decode" else max(batch.tokens)
+    growing = needed.kv_cache + needed.activations
+    room = limit - (needed.total - growing)
+    return max(0, room * size // growing) if growing else size
