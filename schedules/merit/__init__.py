@@ -4,7 +4,12 @@ no timeline of a program beats."""
 from schedules.merit.bounds import Bounds, bounds
 from schedules.merit.bubbles import BUBBLES, StreamTime, stream_times
 from schedules.merit.critical_path import PathItem, critical_path
-from schedules.merit.exposed import exposed_by_layer_ns, exposed_ns, is_communication
+from schedules.merit.exposed import (
+    exposed_by_layer_ns,
+    exposed_intervals,
+    exposed_ns,
+    is_communication,
+)
 from schedules.merit.shares import (
     cost_shares,
     kind_ns,
@@ -24,6 +29,7 @@ __all__ = [
     "cost_shares",
     "critical_path",
     "exposed_by_layer_ns",
+    "exposed_intervals",
     "exposed_ns",
     "is_communication",
     "kind_ns",

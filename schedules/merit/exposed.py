@@ -20,6 +20,11 @@ def exposed_ns(timeline: Timeline, window: Interval | None = None) -> dict[int, 
     return {rank: total(_exposed(timeline.of_rank(rank)), window) for rank in timeline.ranks}
 
 
+def exposed_intervals(timeline: Timeline, rank: int) -> list[Interval]:
+    """The intervals of one rank that `exposed_ns` counts, in order."""
+    return _exposed(timeline.of_rank(rank))
+
+
 def exposed_by_layer_ns(timeline: Timeline, rank: int) -> dict[int, int]:
     """The same for one rank, by the layer of the communication that started first. The layers add up
     to the rank's exposed communication; -1 stands for spans outside layers."""
