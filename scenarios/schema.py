@@ -183,7 +183,7 @@ class Runtime(Section):
         default=0.0, ge=0.0, le=1e6, description="us added to every step for what is not modelled"
     )
     memory_fraction: float = Field(
-        default=0.9, gt=0.0, le=1.0, description="share of HBM that may be used"
+        default=0.95, gt=0.0, le=1.0, description="share of HBM that may be used"
     )
     env: dict[str, str] = Field(default_factory=dict, description="environment variables (text)")
 
