@@ -143,6 +143,16 @@ def is_factor_folded(
     return layer_flag or (aiter and biased and (grouped or scoring == "sqrtsoftplus"))
 
 
+def layer_folds_factor(quant: str, runner: str) -> bool:
+    """Whether a layer applies the routed scaling factor in the top-k weights: ModelOpt FP4 unless the
+    runner is marlin, the TensorRT-LLM runners, and FP8 on cutlass."""
+    if runner in ("flashinfer_trtllm", "flashinfer_trtllm_routed"):
+        return True
+    if quant == "modelopt_fp4":
+        return runner != "marlin"
+    return quant == "fp8" and runner == "cutlass"
+
+
 def shared_weight(factor: float | None, folded: bool) -> float:
     """Top-k weight of a shared slot: 1, or `1 / factor` when the whole output is later multiplied by
     the routed scaling factor."""

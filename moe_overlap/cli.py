@@ -12,6 +12,7 @@ import typer
 
 from models.errors import InputError
 from moe_overlap.commands.compare import compare
+from moe_overlap.commands.fusion import fusion
 from moe_overlap.commands.listing import scenarios, schema
 from moe_overlap.commands.simulate import simulate
 from moe_overlap.commands.view import view
@@ -22,6 +23,7 @@ COMMANDS = (
     compare,
     simulate,
     view,
+    fusion,
     scenarios,
     schema,
 )

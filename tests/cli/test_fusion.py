@@ -1,0 +1,51 @@
+"""`moe-overlap fusion`: the three layers in text and JSON, and every refusal by its rule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Protocol
+
+ROOT = Path(__file__).resolve().parents[2]
+EP8 = "deepseek-v3-h200-ep8-decode"
+
+
+class Run(Protocol):
+    def __call__(self, *arguments: str) -> CompletedProcess[str]: ...
+
+
+def test_three_layers_and_the_rule(run: Run) -> None:
+    done = run("fusion", EP8)
+    assert done.returncode == 0, done.stderr
+    for part in ("Switch", "not fused", "deepseek.deepep", "Layout: none", "Scheduling", "0.5.14"):
+        assert part in done.stdout
+
+
+def test_json_of_an_enforced_private_slot(run: Run) -> None:
+    done = run("fusion", EP8, "--json", "--set", "shared_experts.fusion=enforce")
+    report = json.loads(done.stdout)
+    assert report["switch"]["rule"] == "deepseek.enforce"
+    layout = report["layout"]
+    assert (layout["kind"], layout["expert_ids"], layout["rows_per_rank"]) == ("per_rank", 264, 33)
+    assert (layout["shared_id_on_rank_0"], layout["shared_id_on_last_rank"]) == (32, 263)
+    assert layout["shared_weight"] == 1 / 2.5
+    assert {row["schedule"] for row in report["scheduling"]} == {"baseline", "sbo", "tbo"}
+
+
+def test_waterfill_on_72_ranks_is_an_error_with_its_rule(run: Run) -> None:
+    done = run(
+        "fusion", "deepseek-v3-h100-ep72-decode", "--json", "--set", "shared_experts.waterfill=true"
+    )
+    switch = json.loads(done.stdout)["switch"]
+    assert (switch["outcome"], switch["rule"]) == ("error", "waterfill.power_of_two")
+
+
+def test_the_document_is_what_docs_hold(run: Run) -> None:
+    done = run("fusion", "--document")
+    assert done.stdout == (ROOT / "docs" / "fusion-rules.md").read_text()
+
+
+def test_without_a_scenario_it_is_a_usage_error(run: Run) -> None:
+    done = run("fusion")
+    assert done.returncode == 2 and "SCENARIO" in done.stderr
