@@ -57,20 +57,34 @@ def log_ratio(form: Form, size: Work, us: float, peaks: Peaks) -> float:
     return math.log(us * 1e3 / form.ns(size, peaks, peaks.sms, "dynamic"))
 
 
-def left_out_error(values: Mapping[tuple[Key, float], float], beyond: bool) -> float:
-    """Mean relative error of points read from the others: every second inner point of each series,
-    or, `beyond`, the last fifth of each series."""
-    series: dict[Key, list[float]] = {}
-    for key, x in values:
-        series.setdefault(key, []).append(x)
-    held = set()
-    for key, xs in series.items():
-        xs.sort()
-        out = xs[-max(1, len(xs) // 5) :] if beyond else xs[1:-1:2]
-        held |= {(key, x) for x in (out if len(xs) > 2 else ())}
+Values = Mapping[tuple[Key, float], float]
+
+
+def left_out_error(values: Values) -> float:
+    """Mean relative error of the inner points of each series, each read from all others."""
+    inner = [(key, x) for key, xs in _series(values).items() for x in xs[1:-1]]
+    errors = []
+    for held in inner:
+        table = LogTable({place: value for place, value in values.items() if place != held})
+        errors.append(abs(math.exp(table.at(*held).value - values[held]) - 1))
+    return sum(errors) / len(errors)
+
+
+def beyond_error(values: Values) -> float:
+    """Mean relative error of the last fifth of each series, read from the rest."""
+    series = _series(values).items()
+    held = {(key, x) for key, xs in series if len(xs) > 2 for x in xs[-max(1, len(xs) // 5) :]}
     table = LogTable({place: value for place, value in values.items() if place not in held})
     errors = [abs(math.exp(table.at(*place).value - values[place]) - 1) for place in held]
     return sum(errors) / len(errors)
+
+
+def _series(values: Values) -> dict[Key, list[float]]:
+    """Places along each series, ascending."""
+    series: dict[Key, list[float]] = {}
+    for key, x in sorted(values):
+        series.setdefault(key, []).append(x)
+    return series
 
 
 def linear_ratios(table: Table) -> dict[tuple[Key, float], float]:
@@ -132,11 +146,9 @@ def form_line(name: str, form: Form, table: Table) -> str:
     )
 
 
-def table_line(
-    name: str, file: str, table: Table, values: Mapping[tuple[Key, float], float]
-) -> str:
+def table_line(name: str, file: str, table: Table, values: Values) -> str:
     """One entry of `tables`, with its errors from the points left out."""
-    inner, outer = left_out_error(values, beyond=False), left_out_error(values, beyond=True)
+    inner, outer = left_out_error(values), beyond_error(values)
     return (
         f"  {name}: {{file: {file}, key: [{', '.join(table.key)}], x: {table.x}, "
         f"measured: {MEASURED_ERROR}, error: {inner:.3f}, outside: {outer:.3f}, "

@@ -146,8 +146,9 @@ class ExchangeCosts:
 
 def table_error(section: TableSection, label: CostLabel) -> float:
     """Relative error of a time read from a table under this label."""
-    errors = {"measured": section.measured, "interpolated": section.error}
-    return errors.get(label, section.outside)
+    if label == "measured":
+        return section.measured
+    return max(section.measured, section.error if label == "interpolated" else section.outside)
 
 
 def _uniform_tokens(work: Work, table_nodes: int, name: str) -> float:

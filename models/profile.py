@@ -46,7 +46,14 @@ def load_machine(name: str | Path) -> Machine:
     """
     layers = _layers(_locate(name), ())
     profile = _validated(layers)
-    return _machine(profile, layers)
+    return _machine(profile, layers, _tables(profile, layers))
+
+
+def load_profile(name: str | Path) -> tuple[ProfileFile, dict[str, tuple[Point, ...]]]:
+    """The checked content of a profile and the points of its tables, as `load_machine` reads them."""
+    layers = _layers(_locate(name), ())
+    profile = _validated(layers)
+    return profile, _tables(profile, layers)
 
 
 def _locate(name: str | Path) -> Path:
@@ -169,15 +176,27 @@ def _line_of(layer: Layer, keys: list[str]) -> int:
     return line
 
 
-def _machine(profile: ProfileFile, layers: tuple[Layer, ...]) -> Machine:
+def _tables(profile: ProfileFile, layers: tuple[Layer, ...]) -> dict[str, tuple[Point, ...]]:
+    """Points of every table by its name."""
+    return {
+        name: read_table(_table_path(name, section.file, layers), section.key, section.x)
+        for name, section in profile.tables.items()
+    }
+
+
+def _sha256(profile: ProfileFile, layers: tuple[Layer, ...]) -> str:
+    """A hash of all files of a profile."""
     digest = hashlib.sha256()
     for layer in layers:
         digest.update(layer.text.encode())
-    tables: dict[str, tuple[Point, ...]] = {}
-    for name, section in profile.tables.items():
-        path = _table_path(name, section.file, layers)
-        tables[name] = read_table(path, section.key, section.x)
-        digest.update(path.read_bytes())
+    for name, section in sorted(profile.tables.items()):
+        digest.update(_table_path(name, section.file, layers).read_bytes())
+    return digest.hexdigest()
+
+
+def _machine(
+    profile: ProfileFile, layers: tuple[Layer, ...], tables: Mapping[str, tuple[Point, ...]]
+) -> Machine:
     gpu, fabric, sm, gaps = profile.gpu, profile.fabric, profile.sm, profile.gaps
     near = profile.interference
     return Machine(
@@ -202,7 +221,7 @@ def _machine(profile: ProfileFile, layers: tuple[Layer, ...]) -> Machine:
         gaps=Gaps(**gaps.model_dump(exclude={"source"})),
         sm=SmResources(**sm.model_dump(exclude={"source"})),
         compute_capability=gpu.compute_capability,
-        profile_sha256=digest.hexdigest(),
+        profile_sha256=_sha256(profile, layers),
         grids=tuple(
             (kind, Grid(kind=entry.grid, gang=entry.gang))
             for kind, entry in sorted(profile.kernels.items())
