@@ -51,15 +51,25 @@ class _Entry:
     started: bool = False
 
 
+class Starved(Exception):
+    """Everything that could run waits for peers, and nothing came from them; names such an op."""
+
+
 @dataclass
 class Emulator:
-    """In-order streams of one rank. `idle` is called when every runnable task waits for a peer; it
-    must block until something arrived, or raise. `delayed` names the ops that are put off."""
+    """In-order streams of one rank.
 
-    idle: Callable[[str], None]
+    `arrival` blocks for at most so many seconds until something comes from a peer, and says whether
+    it did. `delayed` names the ops that are put off: while any other kernel runs or waits for peers
+    they are not started, for `patience_s`. Starved is raised after `timeout_s` without an arrival.
+    """
+
+    arrival: Callable[[float], bool]
     order: Order = "host"
     seed: int = 0
     delayed: Collection[str] = ()
+    timeout_s: float = 15.0
+    patience_s: float = 0.1
     ended: list[tuple[str, int, int]] = field(default_factory=list)
     _streams: dict[str, deque[_Entry]] = field(default_factory=dict)
     _events: dict[str, Event] = field(default_factory=dict)
@@ -112,10 +122,16 @@ class Emulator:
         if self._retire([entry for entry in heads if entry.started]):
             return
         ready = [entry for entry in heads if not entry.started]
-        if ready:
+        prompt = [e for e in ready if e.task is not None and e.task.name not in self.delayed]
+        waiting = [entry.task.name for entry in heads if entry.started and entry.task]
+        if prompt:
+            self._start(self._pick(prompt))
+        elif waiting and self.arrival(self.patience_s if ready else self.timeout_s):
+            return
+        elif ready:
             self._start(self._pick(ready))
-        elif heads:
-            self.idle(heads[0].task.name if heads[0].task else goal)
+        elif waiting:
+            raise Starved(waiting[0])
         elif any(self._streams.values()):
             stuck = [q[0].awaits.name for q in self._streams.values() if q and q[0].awaits]
             raise RuntimeError(f"{goal}: streams wait for events {stuck} for ever")
@@ -137,12 +153,10 @@ class Emulator:
         return entry.awaits is not None and entry.awaits.complete
 
     def _pick(self, ready: list[_Entry]) -> _Entry:
-        """The next kernel: one that is not delayed if there is any, in host or random order."""
-        prompt = [e for e in ready if e.task is not None and e.task.name not in self.delayed]
-        pool = prompt or ready
+        """The next kernel, in host or random order."""
         if self.order == "host":
-            return min(pool, key=lambda entry: entry.sequence)
-        return self._random.choice(pool)
+            return min(ready, key=lambda entry: entry.sequence)
+        return self._random.choice(ready)
 
     def _start(self, entry: _Entry) -> None:
         assert entry.task is not None

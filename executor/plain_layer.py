@@ -98,7 +98,7 @@ def attention(
         start += length
         positions = torch.arange(length) + old_latent.shape[0]
         query = x if w.q_a is None or w.q_norm is None else rms_norm(x @ w.q_a.T, w.q_norm)
-        q = (query @ w.q_b.T).view(length, a.num_heads, -1)
+        q = (query @ w.q_b.T).view(length, a.num_heads, a.qk_nope_head_dim + a.qk_rope_head_dim)
         q_nope, q_rope = q[..., : a.qk_nope_head_dim], q[..., a.qk_nope_head_dim :]
         compressed = x @ w.kv_a.T
         latent = torch.cat((old_latent, rms_norm(compressed[:, : a.kv_lora_rank], w.kv_norm)))
@@ -110,7 +110,7 @@ def attention(
         scores = scores * (a.qk_nope_head_dim + a.qk_rope_head_dim) ** -0.5
         visible = torch.arange(latent.shape[0]) <= positions.unsqueeze(-1)
         chances = scores.masked_fill(~visible, float("-inf")).softmax(-1)
-        mixed = torch.einsum("htn,nhd->thd", chances, values).reshape(length, -1)
+        mixed = torch.einsum("htn,nhd->thd", chances, values).flatten(1)
         parts.append(mixed @ w.o_proj.T)
     return torch.cat(parts) if parts else h.new_zeros(h.shape)
 

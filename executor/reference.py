@@ -6,12 +6,12 @@ plain functions; `executor.arithmetic` has the table for the layers that `models
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from executor.emulator import Emulator, Order
+from executor.emulator import Emulator, Order, Starved
 from executor.kernel_set import MissingKernel, PeerLost
 from executor.transport import Message, Transport
 from schedules.program import Exchange, Op, Program, RegionKind
@@ -26,6 +26,7 @@ class Poison:
 
 
 POISON = Poison()
+SENT = "sent"
 
 
 @dataclass
@@ -87,6 +88,7 @@ def kernel_name(op: Op) -> str:
 class _ComputeTask:
     call: Call
     kernel: Kernel
+    raised: set[str]
 
     @property
     def name(self) -> str:
@@ -99,6 +101,8 @@ class _ComputeTask:
                 self.call.write(name, POISON)
         else:
             self.kernel.compute(self.call)
+        if self.call.op.raises is not None:
+            self.raised.add(self.call.op.raises)
 
     def done(self) -> bool:
         return True
@@ -106,10 +110,15 @@ class _ComputeTask:
 
 @dataclass
 class _ExchangeTask:
+    """Sends when it starts, or once the signal that it polls is raised; ends when all has come."""
+
     call: Call
     kernel: ExchangeKernel
     transport: Transport
+    raised: set[str]
     _came: dict[int, Message] = field(default_factory=dict)
+    _sent: bool = False
+    _poisoned: bool = False
 
     @property
     def name(self) -> str:
@@ -126,14 +135,33 @@ class _ExchangeTask:
         return f"{self.call.exchange.name}/{self.kernel.channel}"
 
     def start(self) -> None:
+        signal = self.call.op.polls
+        if signal is not None and signal not in self.raised:
+            return
+        self._sent = True
+        self._poisoned = any(self.call.read(name) is POISON for name in self.call.op.reads)
         if self.kernel.outgoing is None:
             return
-        poisoned = any(self.call.read(name) is POISON for name in self.call.op.reads)
         for position, peer in enumerate(self._peers):
-            message = () if poisoned else self.kernel.outgoing(self.call, position)
+            message = () if self._poisoned else self.kernel.outgoing(self.call, position)
             self.transport.post(self._key, peer, message)
 
     def done(self) -> bool:
+        if not self._sent:
+            self.start()
+        if not self._sent or not self._all_came():
+            return False
+        if self._poisoned or any(not message for message in self._came.values()):
+            for name in self.call.op.writes:
+                self.call.write(name, POISON)
+        elif self.kernel.incoming is not None:
+            self.kernel.incoming(self.call, self._came)
+        else:
+            for name in self.call.op.writes:
+                self.call.write(name, SENT)
+        return True
+
+    def _all_came(self) -> bool:
         if self.kernel.incoming is None:
             return True
         for position, peer in enumerate(self._peers):
@@ -142,11 +170,6 @@ class _ExchangeTask:
                 if message is None:
                     return False
                 self._came[position] = message
-        if any(not message for message in self._came.values()):
-            for name in self.call.op.writes:
-                self.call.write(name, POISON)
-        else:
-            self.kernel.incoming(self.call, self._came)
         return True
 
 
@@ -172,9 +195,9 @@ class Reference:
         self._table = table
         self._transport = transport
         self._state = state
-        self._timeout_s = timeout_s
-        self._device = Emulator(self._idle, order, seed, delayed)
+        self._device = Emulator(transport.wait, order, seed, delayed, timeout_s)
         self._rank = 0
+        self._raised: set[str] = set()
         self._ops: dict[str, Op] = {}
         self._exchanges: dict[str, Exchange] = {}
         self.buffers: dict[str, Any] = dict(inputs or {})
@@ -207,11 +230,12 @@ class Reference:
         exchange = self._exchanges[op.exchange] if op.exchange else None
         call = Call(op, self._rank, self.buffers, self._state, exchange)
         if isinstance(kernel, Kernel):
-            self._device.launch(op.stream, _ComputeTask(call, kernel))
+            self._device.launch(op.stream, _ComputeTask(call, kernel, self._raised))
             return
         if kernel.at_launch is not None:
             kernel.at_launch(call)
-        self._device.launch(op.stream, _ExchangeTask(call, kernel, self._transport))
+        task = _ExchangeTask(call, kernel, self._transport, self._raised)
+        self._device.launch(op.stream, task)
 
     def record(self, event: str, stream: str) -> None:
         """Queue a record."""
@@ -223,7 +247,8 @@ class Reference:
 
     def host_wait(self, event: str) -> None:
         """Run the device until the event is complete."""
-        self._device.host_wait(event)
+        with self._peers_expected():
+            self._device.host_wait(event)
 
     def host_work(self, kind: str) -> None:
         """Nothing to do on the host."""
@@ -236,7 +261,8 @@ class Reference:
 
     def finish(self) -> tuple[Span, ...]:
         """Run to the end; one span for each op, in kernels started."""
-        self._device.drain()
+        with self._peers_expected():
+            self._device.drain()
         return tuple(
             Span(
                 op=name,
@@ -252,11 +278,13 @@ class Reference:
             for name, start, end in self._device.ended
         )
 
-    def _idle(self, waiting: str) -> None:
-        began = time.monotonic()
-        if not self._transport.wait(self._timeout_s):
-            exchange = self._ops[waiting].exchange if waiting in self._ops else None
+    @contextmanager
+    def _peers_expected(self) -> Iterator[None]:
+        try:
+            yield
+        except Starved as starved:
+            name = str(starved)
             raise PeerLost(
-                f"rank {self._rank}: op {waiting} of exchange {exchange} got nothing from its "
-                f"peers for {time.monotonic() - began:.1f} s"
-            )
+                f"rank {self._rank}: op {name} of exchange {self._ops[name].exchange} got nothing "
+                f"from its peers for {self._device.timeout_s:g} s"
+            ) from None

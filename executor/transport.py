@@ -63,16 +63,17 @@ class Mailbox:
     def take(self, key: str, src: int) -> Message | None:
         """The message, None when it has not come; PeerLost when it never will."""
         with self._arrival:
-            self._seen = self._arrivals
             message = self._messages.pop((key, src), None)
             if message is None and src in self._lost:
                 raise PeerLost(f"rank {src} is gone ({self._lost[src]}); {key} needs it")
             return message
 
     def wait(self, timeout_s: float) -> bool:
-        """Block until something comes after the last `take`."""
+        """Block until something comes that no earlier `wait` has reported."""
         with self._arrival:
-            return self._arrival.wait_for(lambda: self._arrivals != self._seen, timeout_s)
+            came = self._arrival.wait_for(lambda: self._arrivals != self._seen, timeout_s)
+            self._seen = self._arrivals
+            return came
 
 
 class InProcess:

@@ -1,0 +1,257 @@
+"""The engine against hardware on random spin programs: how far off are the starts it predicts?
+
+    python -m benchmarks.spin_oracle                                    one GPU
+    torchrun --nproc-per-node 2 -m benchmarks.spin_oracle               two GPUs
+    python -m benchmarks.spin_oracle --dry-run --ranks 2                no GPU: predictions only
+
+Programs are drawn by seed and kept when the engine says that a span waits for SMs (and, with two
+ranks, for a peer) and that small changes of times and gaps do not change the order of things; nothing
+measured decides which are kept. The gaps are measured first, on the same GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.spin_programs import random_program, scaled
+from models.machine import Gaps, Machine
+from models.spin import spin_machine
+from schedules.program import Program
+from schedules.timeline import Span, Timeline
+from simulator import Deadlock, simulate
+
+NUM_SMS = 132
+TOLERANCE_NS = 4_000
+WATCHDOG_S = 240
+Key = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program's errors in ns over the spans that waited: starts, ends, and the worst start."""
+
+    name: str
+    spans: int
+    waited: int
+    median_start_ns: float
+    p90_start_ns: float
+    worst_start_ns: int
+    worst_op: str
+    median_end_ns: float
+    repeat_spread_ns: float
+    makespan_error: float
+
+
+def predicted(program: Program, gaps: Gaps) -> Timeline:
+    """The engine's timeline with no host cost."""
+    return simulate(program, machine(gaps), fold=False)
+
+
+def machine(gaps: Gaps) -> Machine:
+    """A spin machine of these gaps."""
+    return spin_machine(NUM_SMS, gaps=gaps, host_ns=0)
+
+
+def starts(timeline: Timeline) -> dict[Key, Span]:
+    """Spans by rank and op, times from the end of rank 0's gate."""
+    zero = next(s.end_ns for s in timeline.spans if s.rank == 0 and s.op == "gate")
+    return {
+        (s.rank, s.op): replace(s, start_ns=s.start_ns - zero, end_ns=s.end_ns - zero)
+        for s in timeline.spans
+        if s.op != "gate"
+    }
+
+
+def waits(span: Span) -> bool:
+    """Whether the engine says that the span waited for SMs before, or for peers after, its start."""
+    return any(w.cause == "sm_wait" and w.ns > 0 for w in span.waits) or any(
+        w.cause == "peer_wait" and w.ns > 0 for w in span.stalls
+    )
+
+
+def chosen(seed: int, ranks: int, gaps: Gaps) -> Program | None:
+    """The program of this seed if it waits as it should and is not on a knife's edge."""
+    program = random_program(seed, ranks=ranks, num_sms=NUM_SMS)
+    try:
+        nominal = starts(predicted(program, gaps))
+        causes = {w.cause for s in nominal.values() for w in (*s.waits, *s.stalls) if w.ns > 0}
+        if "sm_wait" not in causes or (ranks > 1 and "peer_wait" not in causes):
+            return None
+        for factor in (0.996, 1.004):
+            other = starts(
+                predicted(scaled(program, factor), _stretched(gaps, 1 + 50 * (factor - 1)))
+            )
+            if any(
+                abs(other[key].start_ns - span.start_ns) > TOLERANCE_NS + 0.006 * abs(span.start_ns)
+                for key, span in nominal.items()
+            ):
+                return None
+    except Deadlock:
+        return None
+    return program
+
+
+def _stretched(gaps: Gaps, factor: float) -> Gaps:
+    return Gaps(**{name: int(value * factor) for name, value in asdict(gaps).items()})
+
+
+def compare(program: Program, gaps: Gaps, runs: Sequence[Timeline]) -> Row:
+    """Errors of the engine over the spans that it says waited; measured is the median of `runs`."""
+    expected = starts(predicted(program, gaps))
+    measured = [starts(run) for run in runs]
+    watched = [key for key, span in expected.items() if waits(span)]
+    start = {k: _middle(measured, k, "start_ns") - expected[k].start_ns for k in watched}
+    end = {k: _middle(measured, k, "end_ns") - expected[k].end_ns for k in watched}
+    spread = [_range(measured, key) for key in watched]
+    worst = max(watched, key=lambda key: abs(start[key]))
+    last = max(span.end_ns for span in expected.values())
+    last_measured = median(max(s.end_ns for s in run.values()) for run in measured)
+    ordered = sorted(abs(value) for value in start.values())
+    return Row(
+        name=program.name,
+        spans=len(expected),
+        waited=len(watched),
+        median_start_ns=median(ordered),
+        p90_start_ns=ordered[int(0.9 * (len(ordered) - 1))],
+        worst_start_ns=round(start[worst]),
+        worst_op=f"{worst[1]} on rank {worst[0]}",
+        median_end_ns=median(abs(value) for value in end.values()),
+        repeat_spread_ns=median(spread),
+        makespan_error=last_measured / last - 1,
+    )
+
+
+def _middle(measured: Sequence[dict[Key, Span]], key: Key, field: str) -> float:
+    return median(getattr(run[key], field) for run in measured)
+
+
+def _range(measured: Sequence[dict[Key, Span]], key: Key) -> int:
+    values = [run[key].start_ns for run in measured]
+    return max(values) - min(values)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One aligned line a program."""
+    lines = [
+        f"{'program':<12}{'spans':>6}{'waited':>7}{'median us':>11}{'p90 us':>9}{'worst us':>10}"
+        f"{'end us':>8}{'spread':>8}{'makespan':>10}  worst op"
+    ]
+    for r in rows:
+        lines.append(
+            f"{r.name:<12}{r.spans:>6}{r.waited:>7}{r.median_start_ns / 1e3:>11.2f}"
+            f"{r.p90_start_ns / 1e3:>9.2f}{r.worst_start_ns / 1e3:>10.2f}"
+            f"{r.median_end_ns / 1e3:>8.2f}{r.repeat_spread_ns / 1e3:>8.2f}"
+            f"{r.makespan_error:>+10.2%}  {r.worst_op}"
+        )
+    return "\n".join(lines)
+
+
+def draw(ranks: int, count: int, gaps: Gaps) -> tuple[list[Program], int]:
+    """The first `count` programs that are kept, and how many seeds were tried."""
+    kept: list[Program] = []
+    seed = 0
+    while len(kept) < count and seed < 60 * count:
+        program = chosen(seed, ranks, gaps)
+        kept += [program] if program is not None else []
+        seed += 1
+    return kept, seed
+
+
+def measured(count: int, repeats: int) -> None:
+    """Run on the GPUs of this process group and print, on rank 0, the table."""
+    import torch
+    import torch.distributed as dist
+
+    from executor.cuda import device_facts
+    from executor.execute import execute
+    from executor.peers import gathered
+    from executor.spin import Spin
+    from executor.spin_gaps import measure_figures
+
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if world_size > 1:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    kernels = Spin(rank, world_size)
+    if kernels.num_sms != NUM_SMS:
+        raise SystemExit(f"the programs are for {NUM_SMS} SMs; this GPU has {kernels.num_sms}")
+    figures = gathered(measure_figures(kernels, rank))[0]
+    kernels.cta_overhead_ns = figures.cta_overhead_ns
+    programs, tried = gathered(draw(world_size, count, figures.gaps) if rank == 0 else None)[0]
+    rows, runs_of = [], {}
+    for program in programs:
+        runs = []
+        for _ in range(repeats + 1):
+            parts = gathered(execute(program, kernels, rank=rank).spans)
+            spans = tuple(span for part in parts for span in part)
+            runs.append(Timeline(program.name, kernels.machine, "measured", spans))
+        rows.append(compare(program, figures.gaps, runs[1:]))
+        runs_of[program.name] = [[asdict(span) for span in run.spans] for run in runs[1:2]]
+    errors = gathered(kernels.clock_error_ns)
+    if rank == 0:
+        facts: dict[str, Any] = dict(device_facts()) | {
+            "ranks": world_size,
+            "gaps_ns": asdict(figures.gaps),
+            "cta_overhead_ns": figures.cta_overhead_ns,
+            "clock_error_ns": max(errors),
+            "seeds_tried": tried,
+            "repeats": repeats,
+        }
+        report(facts, rows, runs_of, f"spin_oracle_{world_size}gpu.json")
+    kernels.close()
+
+
+def report(facts: dict[str, Any], rows: Sequence[Row], runs: dict[str, Any], name: str) -> None:
+    """Write everything beside the table, and print the table last."""
+    folder = Path(os.environ.get("OUT", "."))
+    document = facts | {"rows": [asdict(row) for row in rows], "runs": runs}
+    (folder / name).write_text(json.dumps(document))
+    overall = median(row.median_start_ns for row in rows)
+    worst = max(rows, key=lambda row: abs(row.worst_start_ns))
+    print(json.dumps(facts))
+    print(table(rows))
+    print(
+        f"{len(rows)} programs, {sum(r.waited for r in rows)} spans waited: median of the programs' "
+        f"median start errors {overall / 1e3:.2f} us; worst {worst.worst_start_ns / 1e3:.2f} us "
+        f"({worst.worst_op} of {worst.name})"
+    )
+
+
+def dry_run(ranks: int, count: int) -> None:
+    """Draw the programs and print what the engine predicts, with the gaps of an H200."""
+    programs, tried = draw(ranks, count, Gaps())
+    rows = [compare(program, Gaps(), [predicted(program, Gaps())]) for program in programs]
+    print(table(rows))
+    print(f"{len(programs)} programs kept of {tried} seeds; nothing was measured")
+
+
+def main() -> None:
+    """Parse, arm the watchdog and run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--programs", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=1, help="with --dry-run: ranks to predict")
+    parser.add_argument("--dry-run", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.dry_run:
+        dry_run(arguments.ranks, arguments.programs)
+        return
+    watchdog = threading.Timer(WATCHDOG_S, lambda: os._exit(4))
+    watchdog.daemon = True
+    watchdog.start()
+    measured(arguments.programs, arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The launch machinery's own latencies on this GPU, measured with spin kernels.
+
+Each figure is the median of repeats of a small program, run as any program is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from executor.execute import execute
+from executor.spin import Spin
+from models.machine import Gaps
+from models.spin import spin
+from schedules.program import (
+    Begin,
+    End,
+    Launch,
+    Op,
+    Program,
+    RankClass,
+    Record,
+    Step,
+    Stream,
+    Wait,
+)
+from schedules.timeline import Timeline
+
+Figure = Callable[[Timeline], int]
+US = 1000
+SMALL_BYTES = 1024
+WAVES = 8
+REPEATS = 15
+
+
+@dataclass(frozen=True)
+class SpinFigures:
+    """Gaps of the machine, and what a CTA costs beyond the time that it spins, in ns."""
+
+    gaps: Gaps
+    cta_overhead_ns: int
+
+
+def measure_figures(kernels: Spin, rank: int) -> SpinFigures:
+    """All figures; `kernels` must run with no overhead taken off."""
+    saved, kernels.cta_overhead_ns = kernels.cta_overhead_ns, 0
+    try:
+        overhead = _repeated(kernels, rank, _waves(kernels.num_sms), _turnover)
+        kernels.cta_overhead_ns = overhead
+        stream = _repeated(kernels, rank, _chain(), _gap("a", "b"))
+        event = _repeated(kernels, rank, _chain(Record("E", "main")), _gap("a", "b"))
+        gaps = Gaps(
+            stream=stream,
+            event=event,
+            cross_stream=_repeated(kernels, rank, _across(), _gap("a", "b")),
+            graph_node=_repeated(kernels, rank, _graph(_chain()), _gap("a", "b")),
+            graph_edge=_repeated(kernels, rank, _graph(_across()), _gap("a", "b")),
+            reaction=_repeated(kernels, rank, _full(kernels.num_sms), _gap("a", "b")),
+        )
+    finally:
+        kernels.cta_overhead_ns = saved
+    return SpinFigures(gaps, overhead)
+
+
+def _repeated(kernels: Spin, rank: int, steps: Iterable[Step], figure: Figure) -> int:
+    program = Program("gaps", (Stream("main"), Stream("side")), (RankClass((rank,), tuple(steps)),))
+    runs = [figure(execute(program, kernels, rank=rank)) for _ in range(REPEATS)]
+    return max(0, round(median(runs[2:])))
+
+
+def _gap(before: str, after: str) -> Figure:
+    """The time from one op's end to another's start."""
+
+    def figure(timeline: Timeline) -> int:
+        spans = {span.op: span for span in timeline.spans}
+        return spans[after].start_ns - spans[before].end_ns
+
+    return figure
+
+
+def _turnover(timeline: Timeline) -> int:
+    """What each of the waves took beyond its spinning."""
+    (span,) = (span for span in timeline.spans if span.op == "a")
+    return round(span.duration_ns / WAVES) - 50 * US
+
+
+def _launch(
+    name: str, stream: str, ctas: int, cta_ns: int, smem_bytes: int = SMALL_BYTES
+) -> Launch:
+    return Launch(Op(name, stream, spin(ctas, cta_ns, smem_bytes=smem_bytes)), "cpp")
+
+
+def _waves(num_sms: int) -> list[Step]:
+    return [_launch("a", "main", WAVES * num_sms, 50 * US, 204800)]
+
+
+def _chain(*between: Step) -> list[Step]:
+    """Two kernels on one stream, the first long enough for the host to be ahead."""
+    return [
+        _launch("first", "main", 1, 300 * US),
+        _launch("a", "main", 1, 20 * US),
+        *between,
+        _launch("b", "main", 1, 20 * US),
+    ]
+
+
+def _across() -> list[Step]:
+    return [
+        _launch("first", "main", 1, 300 * US),
+        _launch("a", "main", 1, 20 * US),
+        Record("E", "main"),
+        Wait("E", "side"),
+        _launch("b", "side", 1, 20 * US),
+    ]
+
+
+def _full(num_sms: int) -> list[Step]:
+    """A kernel that waits for the room of another."""
+    return [
+        _launch("a", "main", num_sms, 500 * US, 204800),
+        _launch("b", "side", 24, 20 * US, 204800),
+    ]
+
+
+def _graph(steps: list[Step]) -> list[Step]:
+    return [Begin("graph", "g"), *steps, End("graph", "g")]
