@@ -1,0 +1,81 @@
+"""The plain predictors that the engine has to beat, from the same cost tables.
+
+Each predicts the speed of two child batches over one whole batch, from the times of the kernels alone:
+a sum; the larger of compute and communication of the whole batch; of two half batches; and of two half
+batches with the send and receive kernels left on the compute stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from models.machine import Machine
+from models.work import Work
+from schedules.program import Launch, Program
+
+RESIDENT = ("dispatch_send", "dispatch_recv", "combine_send", "combine_recv")
+TRANSFERS = (*RESIDENT, "dispatch", "combine", "notify", "layout", "flight")
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Times of one MoE layer's kernels alone, in ns, over all its child batches."""
+
+    compute: float
+    resident: float
+    transfer: float
+
+    @property
+    def communication(self) -> float:
+        """Kernels and flights of the exchanges."""
+        return self.resident + self.transfer
+
+    @property
+    def total(self) -> float:
+        """All of it, one after the other."""
+        return self.compute + self.communication
+
+
+def alone(program: Program, machine: Machine, layer: int = 0) -> Alone:
+    """The kernels of one layer of the busiest class of ranks, each alone on the machine."""
+    return max((_of_class(program, machine, i, layer) for i in range(len(program.classes))),
+               key=lambda times: times.total)  # fmt: skip
+
+
+def _of_class(program: Program, machine: Machine, index: int, layer: int) -> Alone:
+    compute = resident = transfer = 0.0
+    for work, ns in _times(program, machine, index, layer):
+        if work.kind in RESIDENT:
+            resident += ns
+        elif work.kind in TRANSFERS:
+            transfer += ns
+        else:
+            compute += ns
+    return Alone(compute, resident, transfer)
+
+
+def _times(
+    program: Program, machine: Machine, index: int, layer: int
+) -> Iterator[tuple[Work, int]]:
+    steps = program.classes[index].steps
+    ops = [s.op for s in steps if isinstance(s, Launch) and s.op.layer == layer]
+    flown = {op.exchange for op in ops if op.role == "send"}
+    for op in ops:
+        sms = op.grid.enforced_budget or machine.num_sms
+        yield op.work, machine.costs.alone(op.work, op.grid, sms).ns
+    for exchange in program.exchanges:
+        if exchange.name in flown and exchange.flight is not None:
+            yield exchange.flight, machine.costs.alone(exchange.flight, op.grid, machine.num_sms).ns
+
+
+def predictions(whole: Alone, halves: Alone) -> dict[str, float]:
+    """Speed of two child batches over the whole batch, by predictor; `whole` is one batch on one stream,
+    `halves` the two children together."""
+    times = {
+        "sum": halves.total,
+        "max of whole batch": max(whole.compute, whole.communication),
+        "max of half batches": max(halves.compute, halves.communication),
+        "max, sends on compute": max(halves.compute + halves.resident, halves.communication),
+    }
+    return {name: whole.total / ns for name, ns in times.items()}
