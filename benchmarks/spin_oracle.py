@@ -131,7 +131,7 @@ def compare(program: Program, gaps: Gaps, runs: Sequence[Timeline]) -> Row:
 
 
 def _middle(measured: Sequence[dict[Key, Span]], key: Key, field: str) -> float:
-    return median(getattr(run[key], field) for run in measured)
+    return float(median(getattr(run[key], field) for run in measured))
 
 
 def _range(measured: Sequence[dict[Key, Span]], key: Key) -> int:
