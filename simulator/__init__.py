@@ -2,5 +2,6 @@
 
 from simulator.deadlock import Deadlock
 from simulator.engine import simulate
+from simulator.steady import simulate_step
 
-__all__ = ["Deadlock", "simulate"]
+__all__ = ["Deadlock", "simulate", "simulate_step"]

@@ -1,0 +1,101 @@
+"""Identical layers: simulate until the pattern repeats, then extrapolate (rule 9).
+
+A step of dozens of MoE layers is a few that differ (the pipeline fills, the pipeline drains) and many
+that repeat to the ns. Tests hold the extrapolated step equal to the full one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from models.machine import Machine
+from models.work import EXCHANGE_KINDS
+from schedules.program import Program
+from schedules.timeline import Timeline
+from simulator.engine import simulate
+
+_LONGEST_PERIOD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """`layers` consecutive layers that take `ns` together, again and again."""
+
+    layers: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of `layers` MoE layers that takes `ns`; `timeline` holds its first `simulated` ones."""
+
+    timeline: Timeline
+    layers: int
+    simulated: int
+    ns: int
+
+
+def find_pattern(timeline: Timeline) -> Pattern | None:
+    """The shortest pattern of layers that has been seen twice in a row; None while there is none.
+
+    Layers are compared by the time between their ends on the rank that ends last. The last layer is
+    left out, since with nothing behind it the pipeline drains.
+    """
+    ends = _moe_layer_ends(timeline)
+    times = [later - sooner for sooner, later in pairwise(ends[:-1])]
+    for layers in range(1, _LONGEST_PERIOD + 1):
+        if len(times) >= 2 * layers and times[-layers:] == times[-2 * layers : -layers]:
+            return Pattern(layers, sum(times[-layers:]))
+    return None
+
+
+def extrapolate(timeline: Timeline, more_layers: int) -> int:
+    """Makespan in ns with `more_layers` more MoE layers; ValueError when the pattern has not repeated
+    or `more_layers` is no multiple of it."""
+    pattern = find_pattern(timeline)
+    if pattern is None:
+        raise ValueError(f"the layers of {timeline.program!r} do not repeat yet")
+    periods, rest = divmod(more_layers, pattern.layers)
+    if rest or more_layers < 0:
+        raise ValueError(f"{more_layers} more layers are no multiple of {pattern.layers}")
+    return timeline.makespan_ns + periods * pattern.ns
+
+
+def simulate_step(
+    build: Callable[[int], Program],
+    machine: Machine,
+    layers: int,
+    *,
+    fold: bool = True,
+    skew_ns: int | None = None,
+    seed: int = 0,
+) -> Step:
+    """A step of `layers` MoE layers; `build` gives the program of any number of them.
+
+    Simulates four layers, then two more at a time until the pattern repeats; all of them if it never
+    does.
+    """
+    simulated = min(4, layers)
+    while True:
+        program = build(simulated)
+        timeline = simulate(program, machine, fold=fold, skew_ns=skew_ns, seed=seed)
+        if simulated == layers:
+            return Step(timeline, layers, simulated, timeline.makespan_ns)
+        pattern = find_pattern(timeline)
+        if pattern is not None and (layers - simulated) % pattern.layers == 0:
+            return Step(timeline, layers, simulated, extrapolate(timeline, layers - simulated))
+        simulated = min(simulated + 2, layers)
+
+
+def _moe_layer_ends(timeline: Timeline) -> list[int]:
+    """Ends of the layers that have a kernel of an exchange (or of all, if none has), in order."""
+    ends: dict[int, int] = {}
+    moe = set()
+    for span in timeline.spans:
+        if span.layer >= 0:
+            ends[span.layer] = max(ends.get(span.layer, 0), span.end_ns)
+            if span.kind in EXCHANGE_KINDS:
+                moe.add(span.layer)
+    return [ends[layer] for layer in sorted(moe or ends)]
