@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from benchmarks.profile_tables import Table, tables_of
+from benchmarks.profile_tables import GPUS, Gpu, Table, tables_of
 from models.forms import Form, Peaks
 from models.table_works import point_work
 from models.tables import Key, LogTable
@@ -27,7 +27,6 @@ from models.work import Work
 
 HARDWARE = Path(__file__).parents[1] / "models" / "library" / "hardware"
 ATTRIBUTION = "NVIDIA AIConfigurator core 0.12.0 (Apache-2.0)"
-GPUS = {"h100": "H100 SXM", "h200": "H200 SXM"}
 EXCHANGES = ("dispatch", "combine", "notify", "dispatch_ll", "combine_ll")
 # Fewer SMs than this share of them cannot saturate HBM; an estimate, to be calibrated.
 SATURATING_SHARE = 0.6
@@ -45,7 +44,7 @@ def fitted(table: Table, name: str, peaks: Peaks) -> Form:
         form = Form(math.exp(v[0]), v[1], v[2], v[3], 0.0, "fitted")
         return np.array([log_ratio(form, size, us, peaks) for size, us in works])
 
-    start, low, high = [9.0, 0.6, 0.7, 2.0], [6.0, 0.05, 0.05, 0.7], [11.5, 1.0, 1.0, 6.0]
+    start, low, high = [9.0, 0.6, 0.7, 2.0], [6.0, 0.05, 0.05, 0.7], [10.3, 1.0, 1.0, 6.0]
     best = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=0.2).x
     error = float(np.mean(np.abs(np.exp(residuals(best)) - 1)))
     floor, compute, memory, p = (float(value) for value in best)
@@ -101,46 +100,54 @@ def linear_ratios(table: Table) -> dict[tuple[Key, float], float]:
     return ratios
 
 
-def write_table(gpu: str, name: str, table: Table) -> str:
+def write_table(name: str, gpu: Gpu, kind: str, table: Table) -> str:
     """The CSV file of one table; returns its path as the profile names it."""
-    file = HARDWARE / gpu / f"{name.replace('.', '_')}.csv"
+    file = HARDWARE / name / f"{kind.replace('.', '_')}.csv"
     file.parent.mkdir(exist_ok=True)
-    lines = [f"# {ATTRIBUTION}, {gpu}_sxm/{table.source}", ",".join((*table.key, table.x, "us"))]
+    lines = [f"# {ATTRIBUTION}, {gpu.system}/{table.source}", ",".join((*table.key, table.x, "us"))]
     for (key, x), us in table.points.items():
         lines.append(
             ",".join(f"{value:.5g}" if value < 1e5 else f"{value:.0f}" for value in (*key, x))
             + f",{us:.5g}"
         )
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return f"{gpu}/{file.name}"
+    return f"{name}/{file.name}"
 
 
 def peaks_of(row: Mapping[str, str]) -> Peaks:
     """Data-sheet figures of one row of `machines.csv`."""
     sms = int(row["sms"])
-    rates = (("bf16", float(row["bf16_tflops"]) * 1e3), ("fp8", float(row["fp8_tflops"]) * 1e3))
+    rates = tuple((dtype, tflops * 1e3) for dtype, tflops in tflops_of(row).items())
     return Peaks(rates, float(row["hbm_gbps"]), sms, round(SATURATING_SHARE * sms))
 
 
-def gpu_lines(row: Mapping[str, str], peaks: Peaks) -> list[str]:
+def tflops_of(row: Mapping[str, str]) -> dict[str, float]:
+    """Peaks by dtype; a GPU without a format has none."""
+    found = {dtype: row[f"{dtype}_tflops"] for dtype in ("bf16", "fp8", "fp4")}
+    return {dtype: float(text) for dtype, text in found.items() if text}
+
+
+def gpu_lines(gpu: Gpu, row: Mapping[str, str], peaks: Peaks) -> list[str]:
     """The `gpu` section."""
+    rates = ", ".join(f"{dtype}: {tflops:g}" for dtype, tflops in tflops_of(row).items())
     return [
         "gpu:",
         f"  name: {row['gpu']}",
         f"  sms: {row['sms']}",
-        "  compute_capability: [9, 0]",
+        f"  compute_capability: [{gpu.capability[0]}, {gpu.capability[1]}]",
         f"  hbm_gib: {row['hbm_gib']}",
         f"  hbm_gbps: {row['hbm_gbps']}",
-        f"  peak_tflops: {{bf16: {row['bf16_tflops']}, fp8: {row['fp8_tflops']}}}",
+        f"  peak_tflops: {{{rates}}}",
         f"  saturating_sms: {peaks.saturating_sms}",
-        f"  source: {row['source']}; saturating_sms is an estimate",
+        f"  source: '{row['source']}; saturating_sms is an estimate'",
     ]
 
 
 def form_line(name: str, form: Form, table: Table) -> str:
     """One entry of `forms`."""
+    kind = name.replace(".absorbed", ".mla").replace(".plain", ".mla")
     return (
-        f"  {name}: {{floor_us: {form.floor_ns / 1e3:.2f}, compute: {form.compute:.3f}, "
+        f"  {kind}: {{floor_us: {form.floor_ns / 1e3:.2f}, compute: {form.compute:.3f}, "
         f"memory: {form.memory:.3f}, p: {form.p:.2f}, error: {form.error:.3f}, label: fitted, "
         f"source: fit of {len(table.points)} points of {table.source.split(',')[0]}}}"
     )
@@ -157,34 +164,34 @@ def table_line(name: str, file: str, table: Table, values: Values) -> str:
     )
 
 
-def build(folder: Path, gpu: str, row: Mapping[str, str]) -> None:
+def build(folder: Path, name: str, gpu: Gpu, row: Mapping[str, str]) -> None:
     """All files of one GPU."""
     peaks = peaks_of(row)
     forms, tables = ["forms:"], ["tables:"]
-    for name, table in tables_of(folder, gpu).items():
+    for kind, table in tables_of(folder, gpu).items():
         values = linear_ratios(table)
-        if name not in EXCHANGES:
-            form = fitted(table, name, peaks)
-            forms.append(form_line(name, form, table))
+        if kind not in EXCHANGES:
+            form = fitted(table, kind, peaks)
+            forms.append(form_line(kind, form, table))
             values = {
-                (key, x): log_ratio(form, point_work(name, key, x), us, peaks)
+                (key, x): log_ratio(form, point_work(kind, key, x), us, peaks)
                 for (key, x), us in table.points.items()
             }
-        tables.append(table_line(name, write_table(gpu, name, table), table, values))
+        tables.append(table_line(kind, write_table(name, gpu, kind, table), table, values))
     head = [
         f"# Written by benchmarks/build_profiles.py from {ATTRIBUTION}; do not edit.",
-        "base: _hopper",
+        f"base: {gpu.base}",
     ]
-    lines = [*head, *gpu_lines(row, peaks), *forms, *tables]
-    (HARDWARE / f"_{gpu}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    lines = [*head, *gpu_lines(gpu, row, peaks), *forms, *tables]
+    (HARDWARE / f"_{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main(folder: Path) -> None:
     """Build every GPU's files."""
     with (folder / "machines.csv").open(encoding="utf-8", newline="") as file:
         machines = {row["gpu"]: row for row in csv.DictReader(file)}
-    for gpu, name in GPUS.items():
-        build(folder, gpu, machines[name])
+    for name, gpu in GPUS.items():
+        build(folder, name, gpu, machines[gpu.machine])
 
 
 if __name__ == "__main__":

@@ -7,16 +7,78 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import linear_regression, median
 
 from models.tables import Key
 
 Row = Mapping[str, str]
 Points = dict[tuple[Key, float], float]
 
-# The collector of the contiguous grouped GEMM adds 8 ns per token of all ranks and hides kernels below
-# a host-bound floor of 0.4 ms; rows within 1.5 floors are of no use.
-COLLECTOR_US_PER_GLOBAL_TOKEN = 0.008
-COLLECTOR_FLOOR_US = 600.0
+
+@dataclass(frozen=True)
+class Gpu:
+    """Where the rows of one GPU are. `floor_us` is one and a half times the host-bound floor below
+    which the contiguous grouped GEMM's collector hides kernels; `attention` None: no rows. `prefill`
+    says which form its prefill rows time: on Hopper the absorbed one; B200's would need twice the
+    peak for that, so they time the plain one."""
+
+    machine: str
+    base: str
+    system: str
+    capability: tuple[int, int]
+    gemm: str
+    moe: str
+    attention: str | None
+    prefill: str
+    floor_us: float
+
+
+GPUS = {
+    "h100": Gpu(
+        "H100 SXM",
+        "_hopper",
+        "h100_sxm",
+        (9, 0),
+        "kernels_gemm_dense_hopper",
+        "kernels_moe_wideep_sglang_h100",
+        "kernels_mla_h100_sxm",
+        "absorbed",
+        600.0,
+    ),
+    "h200": Gpu(
+        "H200 SXM",
+        "_hopper",
+        "h200_sxm",
+        (9, 0),
+        "kernels_gemm_dense_hopper",
+        "kernels_moe_wideep_sglang_h200",
+        "kernels_mla_h200_sxm",
+        "absorbed",
+        600.0,
+    ),
+    "b200": Gpu(
+        "B200",
+        "_blackwell",
+        "b200_sxm",
+        (10, 0),
+        "kernels_gemm_dense_blackwell",
+        "kernels_moe_wideep_sglang_blackwell",
+        "kernels_mla_b200_sxm",
+        "plain",
+        460.0,
+    ),
+    "gb200": Gpu(
+        "GB200 NVL72",
+        "_blackwell",
+        "gb200",
+        (10, 0),
+        "kernels_gemm_dense_blackwell",
+        "kernels_moe_wideep_sglang_blackwell",
+        None,
+        "plain",
+        780.0,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -50,9 +112,9 @@ def number(row: Row, column: str) -> float:
     return float(row[column])
 
 
-def gemm_table(folder: Path, system: str, dtype: str) -> Table:
+def gemm_table(folder: Path, gpu: Gpu, dtype: str) -> Table:
     """Dense GEMMs of one format."""
-    found = rows_of(folder, "kernels_gemm_dense_hopper", system=system, gemm_dtype=dtype)
+    found = rows_of(folder, gpu.gemm, system=gpu.system, gemm_dtype=dtype)
     points = averaged(
         ((number(r, "n"), number(r, "k")), number(r, "m"), number(r, "latency_ms") * 1e3)
         for r in found
@@ -60,15 +122,9 @@ def gemm_table(folder: Path, system: str, dtype: str) -> Table:
     return Table(("n", "k"), "m", points, "gemm/sglang/0.5.14")
 
 
-def masked_table(folder: Path, gpu: str, system: str) -> Table:
+def masked_table(folder: Path, gpu: Gpu) -> Table:
     """Masked grouped GEMM pair under uniform routing, by active experts and rows of each."""
-    found = rows_of(
-        folder,
-        f"kernels_moe_wideep_sglang_{gpu}",
-        system=system,
-        phase="generation",
-        distribution="uniform",
-    )
+    found = rows_of(folder, gpu.moe, system=gpu.system, phase="generation", distribution="uniform")
     values = []
     for row in found:
         local = number(row, "local_experts")
@@ -78,26 +134,42 @@ def masked_table(folder: Path, gpu: str, system: str) -> Table:
     return Table(("active",), "rows", averaged(values), "moe/sglang/0.5.10 and 0.5.6.post2")
 
 
-def contiguous_table(folder: Path, gpu: str, system: str) -> Table:
-    """Contiguous grouped GEMM pair under uniform routing, freed of what the collector adds."""
-    found = rows_of(
-        folder,
-        f"kernels_moe_wideep_sglang_{gpu}",
-        system=system,
-        phase="context",
-        distribution="uniform",
-    )
+def contiguous_table(folder: Path, gpu: Gpu) -> Table:
+    """Contiguous grouped GEMM pair under uniform routing, freed of what the collector adds: a time per
+    token of all ranks, found from rows that compute as many rows per rank at different EP sizes."""
+    found = [
+        row
+        for row in rows_of(
+            folder, gpu.moe, system=gpu.system, phase="context", distribution="uniform"
+        )
+        if row["provenance"].endswith("0.5.10")
+    ]
+    slope = collector_us_per_token(found)
     values = []
     for row in found:
         us, rows = number(row, "latency_ms") * 1e3, number(row, "mean_tokens_per_local_expert")
-        if row["provenance"].endswith("0.5.10") and us > COLLECTOR_FLOOR_US and rows >= 128:
-            us -= COLLECTOR_US_PER_GLOBAL_TOKEN * number(row, "global_tokens")
+        if us > gpu.floor_us and rows >= 128:
+            us -= slope * number(row, "global_tokens")
             values.append(((number(row, "local_experts"),), rows, us))
-    note = "moe/sglang/0.5.10, less 8 ns per global token; rows under 0.6 ms left out"
+    note = (
+        f"moe/sglang/0.5.10, less {1e3 * slope:.1f} ns per global token; launch-bound rows left out"
+    )
     return Table(("active",), "rows", averaged(values), note)
 
 
-def decode_table(folder: Path, gpu: str) -> Table:
+def collector_us_per_token(found: Iterable[Row]) -> float:
+    """Median slope of time over global tokens among rows of equal work per rank, where the work is
+    large enough not to be hidden by launches."""
+    groups: dict[float, list[tuple[float, float]]] = {}
+    for row in found:
+        rows = number(row, "local_experts") * number(row, "mean_tokens_per_local_expert")
+        if rows >= 16384:
+            point = number(row, "global_tokens"), number(row, "latency_ms") * 1e3
+            groups.setdefault(rows, []).append(point)
+    return median(linear_regression(*zip(*points, strict=True)).slope for points in groups.values())
+
+
+def decode_table(folder: Path, file: str) -> Table:
     """Latent attention of decode over a bf16 cache."""
     points = averaged(
         (
@@ -105,26 +177,26 @@ def decode_table(folder: Path, gpu: str) -> Table:
             number(r, "kv_len_minus_isl(step)") + 1,
             number(r, "latency_ms") * 1e3,
         )
-        for r in mla_rows(folder, gpu, "generation")
+        for r in mla_rows(folder, file, "generation")
     )
     return Table(("sequences",), "kv", points, "mla/sglang/0.5.14")
 
 
-def prefill_table(folder: Path, gpu: str) -> Table:
-    """Latent attention of prefill in the absorbed form, bf16."""
+def prefill_table(folder: Path, file: str) -> Table:
+    """Latent attention of prefill, bf16."""
     points = averaged(
         ((number(r, "batch_size"),), number(r, "isl_tokens"), number(r, "latency_ms") * 1e3)
-        for r in mla_rows(folder, gpu, "context")
+        for r in mla_rows(folder, file, "context")
         if number(r, "kv_len_minus_isl(step)") == 0
     )
     return Table(("sequences",), "length", points, "mla/sglang/0.5.14")
 
 
-def mla_rows(folder: Path, gpu: str, phase: str) -> Iterator[Row]:
+def mla_rows(folder: Path, file: str, phase: str) -> Iterator[Row]:
     """Rows of the attention kernel alone."""
     return rows_of(
         folder,
-        f"kernels_mla_{gpu}_sxm",
+        file,
         phase=phase,
         scope="attention_kernel_only",
         kv_cache_dtype="bfloat16",
@@ -202,17 +274,16 @@ def collective_table(folder: Path, system: str) -> Table:
     return Table(("ranks", "part"), "nbytes", points, "comm/nccl/2.23 and 2.29.2")
 
 
-def tables_of(folder: Path, gpu: str) -> dict[str, Table]:
+def tables_of(folder: Path, gpu: Gpu) -> dict[str, Table]:
     """All tables of one GPU, by the names that costs look up."""
-    system = f"{gpu}_sxm"
-    return {
-        "gemm.bf16": gemm_table(folder, system, "bfloat16"),
-        "gemm.fp8": gemm_table(folder, system, "fp8_block"),
+    system = gpu.system
+    tables = {
+        "gemm.bf16": gemm_table(folder, gpu, "bfloat16"),
+        "gemm.fp8": gemm_table(folder, gpu, "fp8_block"),
+        "gemm.fp4": gemm_table(folder, gpu, "nvfp4"),
         "bmm.bf16": bmm_table(folder, system),
-        "attention_decode.mla": decode_table(folder, gpu),
-        "attention_prefill.mla": prefill_table(folder, gpu),
-        "grouped_gemm_masked.fp8": masked_table(folder, gpu, system),
-        "grouped_gemm_contiguous.fp8": contiguous_table(folder, gpu, system),
+        "grouped_gemm_masked.fp8": masked_table(folder, gpu),
+        "grouped_gemm_contiguous.fp8": contiguous_table(folder, gpu),
         "dispatch": normal_table(folder, system, "dispatch"),
         "combine": normal_table(folder, system, "combine"),
         "notify": notify_table(folder, system),
@@ -220,3 +291,7 @@ def tables_of(folder: Path, gpu: str) -> dict[str, Table]:
         "combine_ll": low_latency_table(folder, system, "combine"),
         "collective": collective_table(folder, system),
     }
+    if gpu.attention:
+        tables["attention_decode.mla"] = decode_table(folder, gpu.attention)
+        tables[f"attention_prefill.{gpu.prefill}"] = prefill_table(folder, gpu.attention)
+    return {name: table for name, table in tables.items() if table.points}

@@ -13,7 +13,7 @@ from models.forms import Form, Peaks
 from models.machine import Cost, CostLabel, Footprint
 from models.pair_costs import Pair, pair_of, shares
 from models.profile_schema import KernelKind, ProfileFile
-from models.table_works import Place, place_of, point_work, variant_of
+from models.table_works import Place, places_of, point_work, variant_of
 from models.tables import LogTable, Point
 from models.work import EXCHANGE_KINDS, Grid, Work
 
@@ -74,14 +74,12 @@ class ProfileCosts:
         """Time on all SMs: the form, times the table's ratio to it where there is a table."""
         form = self._form(work)
         ns = form.ns(work, self._peaks, self._peaks.sms, "dynamic")
-        place = place_of(work)
-        if place is None or not work.hbm_bytes:
-            return _Whole(ns, form.label, form.error)
-        return self._scaled(place, ns, form)
+        for place in places_of(work):
+            if place.table in self._points and place.x > 0 and min(place.key) > 0:
+                return self._scaled(place, ns, form)
+        return _Whole(ns, form.label, form.error)
 
     def _scaled(self, place: Place, ns: float, form: Form) -> _Whole:
-        if place.table not in self._points or place.x <= 0 or min(place.key) <= 0:
-            return _Whole(ns, form.label, form.error)
         reading = self._ratio(place.table).at(place.key, place.x)
         ns *= math.exp(reading.value)
         section = self._profile.tables[place.table]
@@ -96,10 +94,9 @@ class ProfileCosts:
         table = self._ratios.get(name)
         if table is None:
             logs: dict[tuple[tuple[float, ...], float], list[float]] = {}
-            form = self._form_named(name)
             for point in self._points[name]:
                 size = point_work(name, point.key, point.x)
-                expected = form.ns(size, self._peaks, self._peaks.sms, "dynamic")
+                expected = self._form(size).ns(size, self._peaks, self._peaks.sms, "dynamic")
                 logs.setdefault((point.key, point.x), []).append(
                     math.log(point.us * 1e3 / expected)
                 )

@@ -15,8 +15,8 @@ from models.profile_schema import ProfileFile, TableSection
 from models.tables import LogTable, Point, Reading
 from models.work import Work
 
-# What the tables' source timed: 8 ranks a node, 256 experts, top-8, hidden size 7168.
-_RANKS_PER_NODE, _EXPERTS, _TOP_K = 8, 256, 8
+# What the tables' source timed: 256 experts, top-8, hidden size 7168.
+_EXPERTS, _TOP_K = 256, 8
 _PAYLOAD = {
     "dispatch": 7168 + 4 * 56 + 8 * _TOP_K,
     "combine": 2 * 7168,
@@ -74,7 +74,7 @@ class ExchangeCosts:
 
     def _normal_us(self, name: str, nodes: int, sms: float, tokens: float) -> float:
         """The fitted form: a floor and the bytes of every copy over what the SMs can move."""
-        copies = expected_places(_RANKS_PER_NODE * nodes)
+        copies = expected_places(self._normal.table_ranks * nodes)
         floor = self._normal.dispatch_us if name == "dispatch" else self._normal.combine_us
         gbps = min(self._normal.gbps_per_sm * sms, self._normal.cap_gbps)
         return floor + tokens * copies * _PAYLOAD[name] / gbps / 1e3
@@ -82,7 +82,7 @@ class ExchangeCosts:
     def _transfer(self, work: Work, sms: int) -> Cost:
         name, nodes = work.kind, work.dim("nodes")
         table_nodes = _nearest([n for kind, n in self._tables if kind == name], nodes)
-        tokens = _uniform_tokens(work, table_nodes or nodes, name)
+        tokens = self._uniform_tokens(work, table_nodes or nodes, name)
         expected = self._normal_us(name, table_nodes or nodes, sms, tokens)
         if table_nodes is None:
             return _cost(expected, "fitted", self._normal.error)
@@ -90,6 +90,16 @@ class ExchangeCosts:
         us = expected * math.exp(reading.value)
         same = table_nodes == nodes
         return self._labelled(us, reading, name, same)
+
+    def _uniform_tokens(self, work: Work, table_nodes: int, name: str) -> float:
+        """Tokens whose uniform routing loads the bottleneck as this rank's busier direction: NVLink
+        copies within a node, NIC copies across nodes."""
+        scale = work.dim("payload") / _PAYLOAD[name]
+        if work.dim("nodes") == 1:
+            copies = expected_places(self._normal.table_ranks)
+            return max(1.0, scale * work.dim("copies") / copies)
+        remote = expected_places(table_nodes) * (1.0 - 1.0 / table_nodes)
+        return max(1.0, scale * work.dim("nic_copies") / remote)
 
     def _labelled(self, us: float, reading: Reading, name: str, same: bool) -> Cost:
         label = LABELS[reading.where] if same else "fitted"
@@ -109,7 +119,7 @@ class ExchangeCosts:
     def _add_low_latency(self, name: str, points: Sequence[Point]) -> None:
         values = {}
         for point in points:
-            across = point.key[0] > _RANKS_PER_NODE
+            across = point.key[0] > self._normal.table_ranks
             expected = self._low_us(name, across, point.x)
             values[point.key, point.x] = math.log(point.us / expected)
         if values:
@@ -149,16 +159,6 @@ def table_error(section: TableSection, label: CostLabel) -> float:
     if label == "measured":
         return section.measured
     return max(section.measured, section.error if label == "interpolated" else section.outside)
-
-
-def _uniform_tokens(work: Work, table_nodes: int, name: str) -> float:
-    """Tokens whose uniform routing loads the bottleneck as this rank's busier direction: NVLink
-    copies within a node, NIC copies across nodes."""
-    scale = work.dim("payload") / _PAYLOAD[name]
-    if work.dim("nodes") == 1:
-        return max(1.0, scale * work.dim("copies") / expected_places(_RANKS_PER_NODE))
-    remote = expected_places(table_nodes) * (1.0 - 1.0 / table_nodes)
-    return max(1.0, scale * work.dim("nic_copies") / remote)
 
 
 def _notify_tables(points: Sequence[Point]) -> dict[tuple[int, int], LogTable]:

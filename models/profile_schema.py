@@ -142,8 +142,10 @@ class TableSection(Section):
 
 class NormalExchange(Section):
     """Normal mode outside its table: `a + bytes / min(k * SMs, cap)` and the notify kernel. `error` is
-    what exchanges in service differ from any table by, which times them alone and in step."""
+    what exchanges in service differ from any table by, which times them alone and in step. Its tables
+    were timed with `table_ranks` ranks a node."""
 
+    table_ranks: Count
     dispatch_us: NotNegative
     combine_us: NotNegative
     gbps_per_sm: Positive

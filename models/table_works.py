@@ -18,6 +18,7 @@ _GEMMS = ("gemm", "gate", "head")
 # Sizes at which the tables were taken: DeepSeek-V3's, from the columns of their source.
 TABLE_HEADS = 128
 TABLE_LATENT, TABLE_ROPE = 512, 64
+TABLE_QK, TABLE_V = 192, 128
 TABLE_HIDDEN, TABLE_INNER = 7168, 2048
 
 
@@ -42,34 +43,48 @@ def variant_of(work: Work) -> str:
     return work.flops[0][0] if work.flops else ""
 
 
-def place_of(work: Work) -> Place | None:
-    """Where the tables speak of `work`; None for a kernel of a kind that has no table."""
+def places_of(work: Work) -> tuple[Place, ...]:
+    """Where the tables may speak of `work`, the closest first; empty for a kind without a table."""
     variant = variant_of(work)
     if work.kind in _GEMMS:
-        return Place(f"gemm.{variant}", (work.dim("n"), work.dim("k")), work.dim("m"))
+        return (Place(f"gemm.{variant}", (work.dim("n"), work.dim("k")), work.dim("m")),)
     if work.kind == "bmm":
         same = work.dim("heads") == TABLE_HEADS
-        return Place("bmm.bf16", (work.dim("n"), work.dim("k")), work.dim("m"), same)
-    if work.kind.startswith("attention") and variant == "mla":
-        return _attention_place(work)
+        return (Place("bmm.bf16", (work.dim("n"), work.dim("k")), work.dim("m"), same),)
+    if work.kind == "attention_decode" and variant == "mla":
+        return (_decode_place(work),)
+    if work.kind == "attention_prefill" and variant == "mla":
+        return _prefill_places(work)
     if work.kind == "collective":
         key = (work.dim("ranks"), 1 + work.dim("reduce"))
-        return Place("collective", key, work.dim("nbytes"))
-    return None
+        return (Place("collective", key, work.dim("nbytes")),)
+    return ()
 
 
-def _attention_place(work: Work) -> Place:
-    """Decode by sequences and mean length. Prefill by the length that causal sequences of this many
-    tokens and query-key pairs have, and how many those are; its table holds the absorbed form, whose
-    efficiency stands for the plain one's."""
-    sequences, tokens = work.dim("sequences"), work.dim("tokens")
-    heads = work.dim("heads") == TABLE_HEADS
-    if work.kind == "attention_decode":
-        mean = work.dim("kv_tokens") / max(1, sequences)
-        same = heads and tokens == sequences and work.dim("qk_dim") == TABLE_LATENT + TABLE_ROPE
-        return Place("attention_decode.mla", (sequences,), mean, same)
+def _decode_place(work: Work) -> Place:
+    """By sequences and their mean length."""
+    sequences = work.dim("sequences")
+    mean = work.dim("kv_tokens") / max(1, sequences)
+    same = (
+        work.dim("heads") == TABLE_HEADS
+        and work.dim("tokens") == sequences
+        and work.dim("qk_dim") == TABLE_LATENT + TABLE_ROPE
+    )
+    return Place("attention_decode.mla", (sequences,), mean, same)
+
+
+def _prefill_places(work: Work) -> tuple[Place, ...]:
+    """By the length that causal sequences of this many tokens and query-key pairs have, and how many
+    those are. A table of the absorbed form lends its efficiency to the plain one."""
+    tokens = work.dim("tokens")
     length = max(1.0, 2 * work.dim("pairs") / max(1, tokens) - 1)
-    return Place("attention_prefill.mla", (tokens / length,), length, same=False)
+    sizes = tuple(work.dim(name) for name in ("heads", "qk_dim", "v_dim"))
+    same = sizes == (TABLE_HEADS, TABLE_QK, TABLE_V)
+    key = (tokens / length,)
+    return (
+        Place("attention_prefill.plain", key, length, same),
+        Place("attention_prefill.absorbed", key, length, same=False),
+    )
 
 
 def point_work(table: str, key: Key, x: float) -> Work:
@@ -93,6 +108,8 @@ def point_work(table: str, key: Key, x: float) -> Work:
         batch = round(key[0])
         pairs = batch * size * (size + 1) // 2
         sums = SequenceSums(batch, batch * size, batch * size, pairs)
+        if variant == "plain":
+            return plain_attention(sums, TABLE_HEADS, TABLE_QK, TABLE_V)
         return plain_attention(sums, TABLE_HEADS, TABLE_LATENT + TABLE_ROPE, TABLE_LATENT)
     if name.startswith("grouped_gemm"):
         active = round(key[0])
