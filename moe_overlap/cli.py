@@ -12,6 +12,7 @@ import typer
 
 from models.errors import InputError
 from moe_overlap.commands.compare import compare
+from moe_overlap.commands.explain import explain
 from moe_overlap.commands.fusion import fusion
 from moe_overlap.commands.listing import scenarios, schema
 from moe_overlap.commands.simulate import simulate
@@ -24,6 +25,7 @@ COMMANDS = (
     simulate,
     view,
     fusion,
+    explain,
     scenarios,
     schema,
 )

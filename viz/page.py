@@ -14,7 +14,7 @@ from typing import Any
 from viz.palette import FAMILIES
 
 _ASSETS = Path(__file__).parent / "assets"
-_SCRIPTS = ("data.js", "figure.js", "view.js", "inspect.js", "controls.js")
+_SCRIPTS = ("data.js", "figure.js", "view.js", "inspect.js", "explain.js", "controls.js")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def render(page: Page) -> str:
     data = {"families": [asdict(one) for one in FAMILIES], **page.data}
     parts = {
         "title": escape(f"{page.heading} · moe-overlap"),
-        "style": _asset("page.css"),
+        "style": _colours() + _asset("page.css"),
         "heading": escape(page.heading),
         "facts": escape(page.facts),
         "body": page.body,
@@ -87,6 +87,15 @@ def timelines_html(titles: Sequence[tuple[str, str]]) -> str:
         for index, (name, note) in enumerate(titles)
     )
     return _asset("controls.html") + sections
+
+
+def _colours() -> str:
+    """The families' colours as custom properties (`--f-gemm`), for drawings that are no Plotly figures."""
+    light, dark = (
+        "".join(f"--f-{one.name}:{getattr(one, theme)};" for one in FAMILIES)
+        for theme in ("light", "dark")
+    )
+    return f':root{{{light}}}[data-theme="dark"]{{{dark}}}\n'
 
 
 def _asset(name: str) -> str:

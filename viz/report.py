@@ -6,10 +6,10 @@ from collections import Counter as Tally
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from schedules.timeline import Timeline
+from viz.charts import charts_html, stacked_bars
 from viz.columns import timeline_columns
 from viz.figures import COLUMNS, Column, gain_words, micro
 from viz.page import Page, timelines_html, write_page
@@ -41,7 +41,7 @@ def report_page(document: Document, timelines: Mapping[str, Timeline]) -> Page:
         heading=str(document["scenario"]),
         facts=f"{document['hardware']} · SGLang {document['sglang']} rules · "
         f"moe-overlap {document['version']} · predicted, unmeasured",
-        body=verdict_html(document) + table_html(document) + lanes + _charts_html(data["charts"]),
+        body=verdict_html(document) + table_html(document) + lanes + charts_html(data["charts"]),
         footer=footer_html(document),
         data=data,
     )
@@ -138,13 +138,13 @@ def _charts(document: Document, timelines: Mapping[str, Timeline]) -> list[dict[
     if any(path.values()):
         parts = [(f.name, f.title) for f in FAMILIES]
         title = "critical path of one layer by kind of operation, µs"
-        charts.append(_stacked("chart-path", title, path, parts))
+        charts.append(stacked_bars("chart-path", title, path, parts))
     bubbles = {row["name"]: row.get("bubbles_us") or {} for row in rows}
     if any(any(one.values()) for one in bubbles.values()):
         causes = sorted({cause for one in bubbles.values() for cause in one})
         parts = [(cause, cause.replace("_", " ")) for cause in causes]
         title = "bubbles of one layer by cause, µs"
-        charts.append(_stacked("chart-bubbles", title, bubbles, parts, CAUSE_COLOURS))
+        charts.append(stacked_bars("chart-bubbles", title, bubbles, parts, CAUSE_COLOURS))
     return charts
 
 
@@ -156,49 +156,6 @@ def _path_us(row: Document, timeline: Timeline) -> dict[str, float]:
         name = family_name(span.kind, span.op, span.lane) if span else "other"
         total[name] += entry["us"]
     return dict(total)
-
-
-def _stacked(
-    chart: str,
-    title: str,
-    rows: Mapping[str, Mapping[str, float]],
-    parts: list[tuple[str, str]],
-    colours: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """A bar per row of stacked parts (key, label); a part's colour is in `colours`, else its family's."""
-    names = list(rows)[::-1]
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": label,
-            "y": names,
-            "x": [rows[name].get(part, 0.0) for name in names],
-            "marker": {"color": colours.get(part, part)},
-            "hovertemplate": "%{y}, " + label + ": %{x:,.1f} µs<extra></extra>",
-        }
-        for part, label in parts
-        if any(rows[name].get(part) for name in names)
-    ]
-    layout = {
-        "barmode": "stack",
-        "height": 120 + 30 * len(names),
-        "title": {"text": title, "font": {"size": 13}, "x": 0, "xref": "paper"},
-        "margin": {"l": 10, "r": 10, "t": 34, "b": 30},
-        "legend": {"orientation": "h", "y": -0.25, "traceorder": "normal", "font": {"size": 11}},
-        "bargap": 0.3,
-        "xaxis": {"separatethousands": True, "exponentformat": "none"},
-    }
-    return {"id": chart, "traces": traces, "layout": layout}
-
-
-def _charts_html(charts: list[dict[str, Any]]) -> str:
-    if not charts:
-        return ""
-    boxes = "".join(
-        f'<div class="card"><div class="chart" id="{chart["id"]}"></div></div>' for chart in charts
-    )
-    return f'<div class="charts">{boxes}</div>'
 
 
 def footer_html(document: Document) -> str:

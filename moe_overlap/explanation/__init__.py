@@ -14,6 +14,7 @@ from moe_overlap.explanation.paths import two_paths
 from moe_overlap.explanation.slots import slots
 from scenarios.resolve import resolve
 from scenarios.schema import Scenario
+from schedules.timeline import Timeline
 
 SCHEMA = 1
 Progress = Callable[[str], None]
@@ -25,6 +26,11 @@ class Explanation:
 
     document: Mapping[str, Any]
     overlapped: tuple[Overlapped, ...]
+
+    @property
+    def timelines(self) -> Mapping[str, Timeline]:
+        """Timelines of the fifth figure by schedule."""
+        return {one.document["name"]: one.timeline for one in self.overlapped}
 
 
 def explain(scenario: Scenario, *, progress: Progress = lambda message: None) -> Explanation:
@@ -40,7 +46,7 @@ def explain(scenario: Scenario, *, progress: Progress = lambda message: None) ->
     progress("three optimisations")
     gained = gains(resolved)
     progress("SBO and TBO")
-    overlapped = overlap(resolved)
+    overlapped, missing = overlap(resolved)
     document = {
         "schema": SCHEMA,
         "version": __version__,
@@ -54,5 +60,6 @@ def explain(scenario: Scenario, *, progress: Progress = lambda message: None) ->
         "control": decisions,
         "gains": gained,
         "overlap": [one.document for one in overlapped],
+        "overlap_refused": missing,
     }
     return Explanation(document, overlapped)

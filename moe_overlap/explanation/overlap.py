@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.errors import InputError
 from models.sglang_rules import Refused
 from moe_overlap.prediction import program_of, variant_of
 from scenarios.resolve import Resolved, ScheduleChoice
-from schedules.merit import exposed_intervals, layer_ns
+from schedules.merit import exposed_intervals, exposed_ns, steady
 from schedules.program import Program
 from schedules.timeline import Timeline
 from simulator import simulate
@@ -26,18 +27,20 @@ class Overlapped:
     timeline: Timeline
 
 
-def overlap(resolved: Resolved) -> tuple[Overlapped, ...]:
-    """Baseline, SBO and TBO, whatever the rules refuse; one that cannot be built at all is left out.
-    Where device and runner select no SBO variant, variant 1 stands for it."""
-    found = []
+def overlap(resolved: Resolved) -> tuple[tuple[Overlapped, ...], dict[str, str]]:
+    """Baseline, SBO and TBO, whatever the rules refuse, and the reasons of those that cannot be built at
+    all. Where device and runner select no SBO variant, variant 1 stands for it."""
+    found, missing = [], {}
     for name in ("baseline", "sbo", "tbo"):
-        one = _overlapped(resolved, name)
-        if one is not None:
-            found.append(one)
-    return tuple(found)
+        try:
+            found.append(_overlapped(resolved, name))
+        except Refused as error:
+            missing[name] = error.refusal.reason
+    return tuple(found), missing
 
 
-def _overlapped(resolved: Resolved, name: str) -> Overlapped | None:
+def _overlapped(resolved: Resolved, name: str) -> Overlapped:
+    """One schedule; Refused when no override builds it."""
     choice, refused = ScheduleChoice(name), None
     layers = min(LAYERS, resolved.deployment.model.num_moe_layers)
     try:
@@ -46,17 +49,19 @@ def _overlapped(resolved: Resolved, name: str) -> Overlapped | None:
         refused = {"rule": error.refusal.rule, "reason": error.refusal.reason}
         if variant_of(resolved, choice) == name and name in _FALLBACK:
             choice = ScheduleChoice(_FALLBACK[name])
-        try:
-            program = program_of(resolved, choice, layers=layers, allow_refused=True)
-        except Refused:
-            return None
+        program = program_of(resolved, choice, layers=layers, allow_refused=True)
     timeline = simulate(program, resolved.deployment.machine)
-    period = layer_ns(timeline)
+    stretch = steady(timeline)
+    rank = max(timeline.spans, key=lambda span: span.end_ns).rank
+    if stretch is None:
+        raise InputError(resolved.deployment.model.name, "num_layers", 0, "at least one MoE layer")
+    exposed = exposed_ns(timeline, stretch.window)[rank] / stretch.layers
     document = {
         "name": name,
         "variant": variant_of(resolved, choice),
         "refused": refused,
-        "layer_us": None if period is None else round(period / 1000, 1),
+        "layer_us": round(stretch.layer_ns / 1000, 1),
+        "exposed_comm_us": round(exposed / 1000, 1),
         "yields": list(_yields(program, timeline)),
         "budgets": _budgets(program),
         "exposed": [

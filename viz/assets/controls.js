@@ -32,6 +32,9 @@ function drawLegend(view) {
     items.push(element("span", {}, element("i", { className: "child-a" }), "child a"), element("span", {}, element("i", { className: "child-b" }), "child b"));
   }
   if (view.sections.some((s) => s.data.c.critical.length)) items.push(element("span", {}, element("i", { className: "critical" }), "critical path"));
+  for (const [key, title] of [["exposed", "exposed communication"], ["yields", "yield"], ["events", "event"]]) {
+    if (view.sections.some((s) => (s.data.c[key] || []).length)) items.push(element("span", {}, element("i", { className: key }), title));
+  }
   legend.replaceChildren(...items);
 }
 
@@ -139,6 +142,7 @@ function start() {
   document.getElementById("theme").addEventListener("click", () => setTheme(view, view.theme === "dark" ? "light" : "dark"));
   document.getElementById("theme").textContent = view.theme === "dark" ? "Light" : "Dark";
   drawCharts(view);
+  startSlots();
   if (!view.sections.length) { document.body.dataset.ready = "yes"; return; }
   listenControls(view);
   drawLegend(view);

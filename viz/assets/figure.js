@@ -78,8 +78,8 @@ function shortName(data, i) {
 }
 
 class Figure {
-  constructor(view, data, rows) {
-    Object.assign(this, { view, data, rows });
+  constructor(view, data, rows, rowOf) {
+    Object.assign(this, { view, data, rows, rowOf });
     this.dark = view.theme === "dark";
     this.unit = view.unit();
   }
@@ -165,20 +165,15 @@ class Figure {
   }
 
   mark(boxes, links, i, key, self) {
-    const y = this.rowIndex(i);
+    const y = this.rowOf[i];
     if (y < 0) return;
     const c = this.data.c;
     const edge = (ns) => this.x(Math.min(Math.max(ns, this.from), this.to));
     if (c.end[i] > this.from && c.start[i] < this.to) boxes.frame(edge(c.start[i]), edge(c.end[i]), y, 0.04);
-    const ys = this.rowIndex(self);
+    const ys = this.rowOf[self];
     if (key === "self" || ys < 0) return;
     if (key === "causes") links.segment(edge(c.end[i]), y + 0.5, edge(c.start[self]), ys + 0.5);
     else links.segment(edge(c.end[self]), ys + 0.5, edge(c.start[i]), y + 0.5);
-  }
-
-  rowIndex(i) {
-    const c = this.data.c;
-    return this.rows.findIndex((r) => r.rank === c.rank[i] && r.lane === c.lanes[c.lane[i]] && r.spans.includes(i));
   }
 
   counterGroups() {
@@ -260,8 +255,36 @@ class Figure {
     return row.first ? `<b>rank ${row.rank}</b>  ${lane}` : lane;
   }
 
+  // What an explaining page adds: exposed communication behind the lanes, yields, events between lanes.
+  overlays() {
+    const { exposed = [], yields = [], events = [] } = this.data.c;
+    const shade = new Path("rgba(0,0,0,0)", 0);
+    Object.assign(shade.style, { layer: "below", fillcolor: css("--exposed") });
+    const turns = new Path(css("--accent"), 2);
+    const arrows = new Path(css("--ink"), 1.2, "dot");
+    const rowsOf = (rank) => this.rows.map((r, y) => (r.rank === rank ? y : -1)).filter((y) => y >= 0);
+    const inside = (a, b) => b > this.from && a < this.to;
+    for (const [rank, a, b] of exposed) {
+      const ys = rowsOf(rank);
+      if (ys.length && inside(a, b)) shade.parts.push(`M${this.x(Math.max(a, this.from))},${ys[0]}H${this.x(Math.min(b, this.to))}V${ys[ys.length - 1] + 1}H${this.x(Math.max(a, this.from))}Z`);
+    }
+    for (const [rank, ns] of yields) {
+      const ys = rowsOf(rank);
+      if (ys.length && inside(ns, ns)) turns.segment(this.x(ns), ys[0] - 0.1, this.x(ns), ys[0] + 1.1);
+    }
+    for (const i of events) {
+      const y = this.rowOf[i];
+      for (const w of y < 0 ? [] : this.data.waitsOf(i)) {
+        const from = w.cause === "dependency" && w.span >= 0 ? this.rowOf[w.span] : -1;
+        const [a, b] = from < 0 ? [0, 0] : [this.data.c.end[w.span], this.data.c.start[i]];
+        if (from >= 0 && from !== y && inside(a, b)) arrows.segment(this.x(a), from + 0.5, this.x(b), y + 0.5);
+      }
+    }
+    return [...shade.shapes, ...turns.shapes, ...arrows.shapes];
+  }
+
   shapes(marks) {
-    const out = [...(this.view.critical ? this.critical.shapes : []), ...this.markShapes(marks)];
+    const out = [...this.overlays(), ...(this.view.critical ? this.critical.shapes : []), ...this.markShapes(marks)];
     this.rows.forEach((row, y) => {
       if (row.first && y) out.push(this.line({ x0: 0, x1: 1, xref: "paper", y0: y, y1: y }, "solid"));
     });

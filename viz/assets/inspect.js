@@ -106,7 +106,7 @@ function moveSelection(section, dx, dy) {
     if (k < row.spans.length) view.reveal(section, row.spans[k]);
     return;
   }
-  const y = rows.findIndex((r) => r.spans.includes(here));
+  const y = section.cached.rowOf[here];
   const to = rows[y + dy];
   if (!to) return;
   const middle = (c.start[here] + c.end[here]) / 2;

@@ -25,7 +25,17 @@ class Section {
     return this.loaded;
   }
 
-  get rows() { return this.data.rowsOf(this.view.ranksOf(this.data)); }
+  // Rows of the ranks shown, and for every span the row it is in (-1: not shown).
+  get rows() {
+    const ranks = this.view.ranksOf(this.data);
+    if (!this.cached || this.cached.key !== ranks.join()) {
+      const rows = this.data.rowsOf(ranks);
+      const rowOf = new Int32Array(this.data.size).fill(-1);
+      rows.forEach((row, y) => { for (const i of row.spans) rowOf[i] = y; });
+      this.cached = { key: ranks.join(), rows, rowOf };
+    }
+    return this.cached.rows;
+  }
 
   get offset() { return this.view.offset(this.data); }
 
@@ -39,7 +49,7 @@ class Section {
     this.stale = false;
     const { from, to } = this.view.window;
     this.shownRows = this.rows;
-    const figure = new Figure(this.view, this.data, this.shownRows);
+    const figure = new Figure(this.view, this.data, this.shownRows, this.cached.rowOf);
     const marks = this.view.marksOf(this);
     const { traces, layout } = figure.build(this.offset, from, to, this.widthPx, marks);
     const config = { displayModeBar: false, doubleClick: false, scrollZoom: false, responsive: false };

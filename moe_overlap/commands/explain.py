@@ -1,0 +1,38 @@
+"""`moe-overlap explain`: figures of what fusion, Waterfill and overlap change, for one scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moe_overlap.commands.arguments import (
+    JsonOption,
+    OutputOption,
+    ScenarioArgument,
+    SetOption,
+    check_settings,
+)
+
+
+def explain(
+    scenario: ScenarioArgument,
+    settings: SetOption = None,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw what each optimisation changes in this scenario, as one HTML page."""
+    from moe_overlap.explanation import explain as explain_scenario
+    from moe_overlap.output import print_json, progress, stdout, writable
+    from scenarios import load
+    from viz.explain import write_explanation
+
+    loaded = load(scenario, check_settings(settings))
+    with progress() as report:
+        found = explain_scenario(loaded, progress=report)
+    if as_json:
+        print_json(dict(found.document))
+    if as_json and output is None:
+        return
+    target = writable(output or Path("reports") / f"{Path(scenario).stem}-explain.html")
+    write_explanation(target, found.document, found.timelines)
+    if not as_json:
+        stdout().print(str(target), soft_wrap=True)
