@@ -27,8 +27,19 @@ class Clock(simpy.Environment):
         assert timer.callbacks is not None
         timer.callbacks.append(callback)
 
-    def pass_instant(self) -> None:
-        """Let everything happen that is due at the earliest time."""
-        now = self.peek()
-        while self.peek() <= now:
+    def pass_instant(self) -> int:
+        """Let everything happen that is due at the earliest time; returns that time."""
+        queue = self._queue
+        now = queue[0][0]
+        while queue and queue[0][0] <= now:
             self.step()
+        return cast(int, now)
+
+    @staticmethod
+    def fire(event: simpy.Event) -> None:
+        """Let an event happen at once, and not after what else is due at this instant."""
+        callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+        event._ok = True
+        event._value = None
+        for callback in callbacks:
+            callback(event)

@@ -41,19 +41,21 @@ class Counters:
 
     def result(self) -> tuple[Counter, ...]:
         """All counters by rank and name; those that stay 0 are left out."""
-        counters = [
+        return tuple(
             Counter(name, rank, _steps(points, index))
             for rank, points in sorted(self._points.items())
             for index, name in enumerate(NAMES)
-        ]
-        return tuple(counter for counter in counters if any(v for _, v in counter.points))
+            if any(values[index] for _, values in points)
+        )
 
 
 def _steps(points: list[tuple[int, Values]], index: int) -> tuple[tuple[int, float], ...]:
     """One counter's points, only where it changes; bytes per ns to three decimals."""
     steps: list[tuple[int, float]] = []
+    last: float | None = None
     for now, values in points:
-        value = round(float(values[index]), 3)
-        if not steps or steps[-1][1] != value:
-            steps.append((now, value))
+        value = values[index]
+        if value != last:
+            last = value
+            steps.append((now, value if isinstance(value, int) else round(value, 3)))
     return tuple(steps)

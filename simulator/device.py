@@ -87,18 +87,23 @@ class Device:
 
     def place(self, now: int) -> None:
         """Freed SMs go to the head of the queue, and to the next only when it needs no more."""
-        for wave in [kernel for kernel in self.running if isinstance(kernel, Waves)]:
-            placed = not wave.unplaced
-            wave.recall(now)
-            if placed and wave.unplaced:
-                insort(self.queue, wave, key=_order)
+        if not self.queue and not self.running:
+            return
+        for kernel in self.running:
+            placed = not kernel.unplaced
+            kernel.recall(now)
+            if placed and kernel.unplaced:
+                insort(self.queue, kernel, key=_order)
         for kernel in tuple(self.queue):
             if not self._place(kernel, now):
                 break
         for kernel in self.running:
-            if isinstance(kernel, Waves):
-                kernel.settle()
-        self._extend_head()
+            kernel.settle()
+        if self.queue:
+            head = self.queue[0]
+            head.extend()
+            if not head.unplaced:
+                self.queue.remove(head)
 
     def _place(self, kernel: Kernel, now: int) -> bool:
         """Place what fits of the kernel; whether the next in the queue may have the rest."""
@@ -114,17 +119,12 @@ class Device:
             self.queue.remove(kernel)
         return fits == wanted
 
-    def _extend_head(self) -> None:
-        if self.queue and isinstance(self.queue[0], Waves):
-            head = self.queue[0]
-            head.extend()
-            if not head.unplaced:
-                self.queue.remove(head)
-
     def share(self, now: int) -> None:
         """Set the pace of every running kernel beside its present neighbours."""
-        active = [kernel for kernel in self.running if kernel.active]
         self.hbm_gbps = 0.0
+        active = [kernel for kernel in self.running if kernel.active]
+        if not active:
+            return
         for kernel, slow in zip(active, slowdowns(active, self.machine), strict=True):
             kernel.flow(now, slow)
             self.hbm_gbps += kernel.hbm_gbps() / slow
@@ -147,8 +147,8 @@ class Device:
                 self.queue.remove(kernel)
             if kernel.gate is not None:
                 kernel.gate.ended(kernel)
-        kernel.done.succeed()
         self.touch()
+        self.clock.fire(kernel.done)
 
     def touch(self) -> None:
         """Somebody came, went or changed: place and share anew at this instant."""
@@ -159,9 +159,9 @@ class Device:
         self._allocations += 1
         return self._allocations
 
-    def family(self, op: Op) -> str:
-        """The family of the op's exchange, "" for one that has none."""
-        return "" if op.exchange is None else self._wiring.family(op.exchange)
+    def family(self, exchange: str) -> str:
+        """The family of an exchange."""
+        return self._wiring.family(exchange)
 
     def gate(self, kernel: Held) -> Gate | None:
         """What opens a kernel once it is placed: its exchange, if it has one."""

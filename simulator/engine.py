@@ -102,29 +102,29 @@ class Engine:
     def run(self, *, counters: bool = True) -> None:
         """Run to the end: the algorithm."""
         while self.clock.runs:
-            self.clock.pass_instant()
-            self._place()
-            self._share()
+            now = self.clock.pass_instant()
+            self._place(now)
+            self._share(now)
             if counters:
-                self._count()
+                self._count(now)
             self._changed.clear()
         if not all(host.done for host in self.hosts) or any(s.busy for s in self.streams):
             raise explain(self.clock.ns, self.hosts, self.streams)
 
-    def _place(self) -> None:
+    def _place(self, now: int) -> None:
         """Freed SMs go to the ready kernels; exchanges whose kernels are now all placed begin."""
         for device in tuple(self._changed):
-            device.place(self.clock.ns)
+            device.place(now)
 
-    def _share(self) -> None:
+    def _share(self, now: int) -> None:
         """What runs gets its pace beside its present neighbours, and its share of the links."""
         for device in self._changed:
-            device.share(self.clock.ns)
-        self._links.share(self.clock.ns)
+            device.share(now)
+        self._links.share(now)
 
-    def _count(self) -> None:
+    def _count(self, now: int) -> None:
         for device in self._changed:
-            self._counters.note(self.clock.ns, device)
+            self._counters.note(now, device)
 
     def touch(self, device: Device) -> None:
         """Something changed on this device at this instant."""

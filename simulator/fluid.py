@@ -38,14 +38,14 @@ class Fluid:
         """Go on at `rate`; sets the timer of the end anew when that moves it."""
         self.advance(now)
         self.rate = rate
-        self.due(None if rate <= 0.0 else self.since + round(self.left / rate))
+        self.due(now, None if rate <= 0.0 else self.since + round(self.left / rate))
 
-    def due(self, eta: int | None) -> None:
+    def due(self, now: int, eta: int | None) -> None:
         """End at `eta` ns unless told otherwise before; None: not in sight."""
         if eta != self.eta:
             self.eta = eta
             if eta is not None:
-                self._clock.ring(eta - self._clock.ns, self._ring)
+                self._clock.ring(eta - now, self._ring)
 
     def _ring(self, _: simpy.Event) -> None:
         if self.eta == self._clock.ns:  # else a timer that a later rate has overtaken

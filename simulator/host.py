@@ -45,6 +45,7 @@ class Host:
         self.steps = steps
         self._clock = clock
         self._machine = machine
+        self._costs = dict(machine.host.by_class)
         self._streams = streams
         self._events: dict[str, Event] = {}
         self._graph = 0
@@ -89,7 +90,8 @@ class Host:
     def _spend(self, host_class: str) -> None:
         """A replayed graph has no host work of its own: its launch has paid for all."""
         if not self._graph:
-            self.time += self._machine.host.ns(host_class)
+            cost = self._costs.get(host_class)
+            self.time += self._machine.host.ns(host_class) if cost is None else cost
 
     def _wait(self, name: str) -> Generator[simpy.Event, None, None]:
         """Block until the event completes; at once when it was never recorded."""

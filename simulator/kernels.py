@@ -33,6 +33,9 @@ class Queued(NamedTuple):
     awaited_by: Kernel | None
 
 
+_NOTHING = Queued(None, 0, 0, None)
+
+
 class Kernel:
     """One launch on one rank: what it asks for, and what has become of it. Times in ns. `family` is its
     exchange's, "" for compute.
@@ -52,18 +55,18 @@ class Kernel:
         self.sequence = sequence
         self.launched = launched
         self.graph = graph
-        self.family = device.family(op)
+        self.family = device.family(op.exchange) if op.exchange is not None else ""
         self.done: simpy.Event = device.clock.event()
-        self.footprint, self.per_sm, self.most_sms = device.prices.launched(op.work, op.grid)
+        launched_as = device.prices.launched(op.work, op.grid)
+        self.footprint, self.per_sm, self.most_sms, self.alone = launched_as
         self.unplaced = self.footprint.ctas
-        self.alone = device.prices.alone(op.work, op.grid, self.most_sms)
         self.width = self.sms = self.peak_sms = 0
         self.start = self.end = -1
         self.active = False
         self.stalls: list[Stall] = []
         self.freed_by: Kernel | None = None
         self.blocked_by: Kernel | None = None  # what the host waited for before this launch
-        self.queued = Queued(None, 0, 0, None)
+        self.queued = _NOTHING
         self.ready = 0
         self.order = (0, 0, 0)
 
@@ -75,6 +78,15 @@ class Kernel:
     def place(self, ctas: int, now: int) -> None:
         """Take room for `ctas` CTAs; those that waited for it start after the reaction time."""
         raise NotImplementedError
+
+    def recall(self, now: int) -> None:
+        """Take back the CTAs that were promised room but have not begun; somebody may be ahead now."""
+
+    def settle(self) -> None:
+        """A round of placement is over."""
+
+    def extend(self) -> None:
+        """Nobody is ahead in the queue: promise its own room to as many CTAs as that serves."""
 
     def flow(self, now: int, slow: float) -> None:
         """Go on, `slow` times slower than alone."""
@@ -99,8 +111,10 @@ class Kernel:
 
     def _unit(self, sms: int) -> float:
         """ns alone on `sms` SMs, never zero."""
-        ns = self.device.prices.alone(self.op.work, self.op.grid, sms).ns
-        return ns if ns else _LEAST_NS
+        cost = self.alone
+        if sms != self.most_sms:
+            cost = self.device.prices.alone(self.op.work, self.op.grid, sms)
+        return cost.ns or _LEAST_NS
 
 
 class _Cohort(Fluid):
@@ -145,7 +159,7 @@ class Waves(Kernel):
         self.peak_sms = max(self.peak_sms, self.sms)
 
     def settle(self) -> None:
-        """After a round of placement: fix the time of a wave by the SMs held."""
+        """Fix the time of a wave by the SMs held."""
         self._turnover = 0
         if not self._wave_ns or self.unplaced:
             held = min(self.sms, self.most_sms)
@@ -154,7 +168,7 @@ class Waves(Kernel):
                 self._wave_ns = self._unit(sms) / -(-self.footprint.ctas // (sms * self.per_sm))
 
     def recall(self, now: int) -> None:
-        """Take back the waves that have not begun: somebody may be ahead now."""
+        """Take back the waves that have not begun."""
         for cohort in self._cohorts:
             cohort.advance(now)
             margin = 0.5 / self._wave_ns  # a turnover due within half a ns has happened
@@ -164,7 +178,7 @@ class Waves(Kernel):
                 self.unplaced += later * cohort.ctas
 
     def extend(self) -> None:
-        """Nobody is ahead: let every cohort go on for as many whole rounds as there are."""
+        """Let every cohort go on for as many whole rounds as there are."""
         rounds = self.unplaced // self.width if self.width else 0
         if rounds:
             for cohort in self._cohorts:

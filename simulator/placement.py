@@ -99,11 +99,13 @@ class Room:
     def release(self, allocation: int) -> None:
         """Free the SMs of an allocation."""
         need = self._needs.pop(allocation)
-        for residents in [key for key in self._groups if any(a == allocation for a, _ in key)]:
-            group = self._groups.pop(residents)
-            ctas = dict(residents)[allocation]
-            rest = tuple(item for item in residents if item[0] != allocation)
-            self._put(rest, group.count, _less(group.free, need, -ctas))
+        for residents in tuple(self._groups):
+            for index, (resident, ctas) in enumerate(residents):
+                if resident == allocation:
+                    group = self._groups.pop(residents)
+                    rest = residents[:index] + residents[index + 1 :]
+                    self._put(rest, group.count, _less(group.free, need, -ctas))
+                    break
 
     def _shift(self, residents: Residents, sms: int, allocation: int, ctas: int) -> None:
         """`sms` SMs of a group take `ctas` more CTAs each."""

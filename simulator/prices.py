@@ -9,11 +9,13 @@ from models.work import Grid, Work
 
 
 class Launched(NamedTuple):
-    """One launch before it is placed: its CTAs, how many an SM takes, and the most SMs it may hold."""
+    """One launch before it is placed: its CTAs, how many an SM takes, the most SMs it may hold, and its
+    cost alone on so many."""
 
     footprint: Footprint
     per_sm: int
     most_sms: int
+    alone: Cost
 
 
 class Prices:
@@ -65,4 +67,4 @@ class Prices:
         sms = min(footprint.ctas, budget, self._machine.num_sms)
         if grid.gang and footprint.ctas > sms * per_sm:
             raise ValueError(f"a gang of {footprint.ctas} CTAs of {work.kind} never fits {sms} SMs")
-        return Launched(footprint, per_sm, sms)
+        return Launched(footprint, per_sm, sms, self.alone(work, grid, sms))

@@ -39,7 +39,7 @@ class Poll:
         if old_rate > 0.0 and now > since:
             self._idle_ns += (now - since) - (before - fluid.left) / old_rate
         fluid.rate = rate
-        fluid.due(self._eta(now, done, pace))
+        fluid.due(now, self._eta(now, done, pace))
 
     def idle_ns(self) -> int:
         """Time spent spinning on incomplete blocks so far."""

@@ -114,8 +114,9 @@ class StreamQueue:
         gap_end = last.end + self._gap(last, kernel) if last is not None else 0
         kernel.queued = Queued(last, gap_end, self._awaited, self._awaited_by)
         ready = max(kernel.launched, gap_end, self._awaited)
-        if ready > self._clock.ns:
-            yield self._clock.timeout(ready - self._clock.ns)
+        now = self._clock.ns
+        if ready > now:
+            yield self._clock.timeout(ready - now)
         self.device.submit(kernel, self.priority)
         yield kernel.done
         self.last = self._after = kernel
