@@ -56,7 +56,9 @@ def grid_view(
 
 def show_finding(program: Program, finding: Finding, context: int = CONTEXT) -> str:
     """A finding with the grid around its step; without a step just the finding."""
-    if finding.rank is None or finding.step is None:
+    if finding.rank is None or finding.step is None or finding.rank not in program.ranks:
+        return f"{finding}\n"
+    if finding.step >= len(program.rank_class(finding.rank).steps):  # the rank is in two classes
         return f"{finding}\n"
     head = f"{finding.severity} [{finding.rule}] rank {finding.rank}"
     rows = range(finding.step - context, finding.step + context + 1)

@@ -7,6 +7,9 @@ before it in host order, and a wait without such a record does nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from schedules.lint.clocks import clocks_of
 from schedules.lint.cycles import cycle_findings
 from schedules.lint.events import event_findings
 from schedules.lint.exchanges import buffer_findings, exchange_findings
@@ -22,12 +25,15 @@ __all__ = ["RULES", "Finding", "Severity", "lint"]
 def lint(program: Program) -> tuple[Finding, ...]:
     """All findings, errors first, then in order of rank and step."""
     exchanges = {exchange.name: exchange for exchange in program.exchanges}
-    found = [*name_findings(program), *exchange_findings(program), *cycle_findings(program)]
+    found = list(name_findings(program))
+    program = replace(program, classes=tuple(cls for cls in program.classes if cls.ranks))
+    found += [*exchange_findings(program), *cycle_findings(program)]
     for cls in program.classes:
         found += event_findings(cls)
         found += region_findings(cls)
-        found += wait_findings(cls, exchanges)
-        found += buffer_findings(cls, exchanges)
+        clocks = clocks_of(cls)
+        found += wait_findings(cls, exchanges, clocks)
+        found += buffer_findings(cls, exchanges, clocks)
     weight = {"error": 0, "warning": 1, "info": 2}
     nowhere = -1
     return tuple(

@@ -9,7 +9,8 @@ from schedules.program import Begin, End, HostWait, Launch, RankClass, Record, W
 
 
 def event_findings(cls: RankClass) -> Iterator[Finding]:
-    """Waits for events that are recorded never, later, or twice; records made after the yield."""
+    """Waits for events that are recorded never, later, or twice; events that nobody waits for;
+    records made after the yield."""
     rank = cls.ranks[0] if cls.ranks else None
     records: dict[str, list[int]] = {}
     for index, step in enumerate(cls.steps):
@@ -26,7 +27,11 @@ def event_findings(cls: RankClass) -> Iterator[Finding]:
         elif found[0] > index:
             message = f"{waiter} waits for {step.event!r}, recorded only in step {found[0]}"
             yield finding("recorded-later", message, rank, index)
+    awaited = {step.event for step in cls.steps if isinstance(step, Wait | HostWait)}
     for event, found in records.items():
+        if event not in awaited:
+            message = f"{event!r} is recorded, but nobody waits for it"
+            yield finding("never-awaited", message, rank, found[0])
         for index in found[1:]:
             message = f"{event!r} is recorded in step {found[0]} already"
             yield finding("recorded-twice", message, rank, index)

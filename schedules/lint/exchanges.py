@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from schedules.lint.clocks import Clocks, clocks_of
+from schedules.lint.clocks import Clocks
 from schedules.lint.finding import Finding, finding
 from schedules.program import Exchange, Launch, Program, RankClass
 
@@ -89,12 +89,13 @@ def _order(cls: RankClass) -> list[tuple[tuple[str, str], int]]:
     ]
 
 
-def buffer_findings(cls: RankClass, exchanges: Mapping[str, Exchange]) -> Iterator[Finding]:
+def buffer_findings(
+    cls: RankClass, exchanges: Mapping[str, Exchange], clocks: Clocks
+) -> Iterator[Finding]:
     """Low-latency results alive at a send. A result lives from its send to the last op that reads
     what its receive wrote; it is dead for a send that starts after that op has ended. At most
     `LL_BUFFERS` may be alive, and no two in one buffer."""
     rank = cls.ranks[0] if cls.ranks else None
-    clocks = clocks_of(cls)
     ends = _last_uses(cls, exchanges)
     live: list[str] = []
     for index, step in enumerate(cls.steps):

@@ -18,6 +18,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "never-recorded": ("error", "an event waited for and never recorded"),
     "recorded-later": ("error", "an event recorded only after the wait: the wait does nothing"),
     "recorded-twice": ("error", "an event recorded twice: a wait may mean either"),
+    "never-awaited": ("warning", "an event recorded and never waited for"),
     "record-after-yield": ("warning", "a record that captures the other child's work"),
     "missing-wait": ("error", "a write and another access that nothing orders"),
     "excess-wait": ("info", "a wait without which every access is still ordered"),

@@ -35,6 +35,9 @@ def name_findings(program: Program) -> Iterator[Finding]:
 def _ranks(program: Program) -> Iterator[Finding]:
     if not program.ranks:
         yield finding("malformed", "the program has no ranks")
+    for number, cls in enumerate(program.classes):
+        if not cls.ranks:
+            yield finding("malformed", f"class {number} has no ranks")
     for rank in _repeated(program.ranks):
         yield finding("malformed", f"rank {rank} belongs to two classes", rank)
 

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schedules.lint.accesses import Conflict, conflicts_of
-from schedules.lint.clocks import Clock, Clocks, clocks_of, merged
+from schedules.lint.clocks import Clock, Clocks, merged
 from schedules.lint.finding import Finding, finding
 from schedules.program import Begin, End, Exchange, HostWait, Launch, RankClass, Record, Wait
 
 
-def wait_findings(cls: RankClass, exchanges: Mapping[str, Exchange]) -> Iterator[Finding]:
+def wait_findings(
+    cls: RankClass, exchanges: Mapping[str, Exchange], clocks: Clocks
+) -> Iterator[Finding]:
     """Accesses that nothing orders, then waits that order nothing."""
     rank = cls.ranks[0] if cls.ranks else None
-    clocks = clocks_of(cls)
     conflicts = conflicts_of(cls, exchanges)
     races = [item for item in conflicts if not clocks.ordered(item.earlier, item.later)]
     yield from _missing(cls, races, rank)

@@ -95,6 +95,13 @@ CASES = (
         5,
     ),
     Case(
+        "never-awaited",
+        "the host does not wait for the counts",
+        "main: notify work=0; main: rec counts; main: dispatch work=0",
+        "main: notify work=0; main: rec counts; host: wait counts; main: dispatch work=0",
+        1,
+    ),
+    Case(
         "record-after-yield",
         "the record stands behind the yield and captures the other child's GEMM",
         """

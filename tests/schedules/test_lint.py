@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from schedules.lint import RULES, lint
-from schedules.program import Program, Wait
+from schedules.program import HostWait, Program, Record, Wait
 from tests.schedules.build_cases import program as built
 from tests.schedules.lint_cases import CASES, Case, program
 
@@ -82,12 +82,16 @@ def _without(program: Program, index: int) -> Program:
 
 
 @pytest.mark.parametrize(("name", "phase"), _BUILT)
-def test_without_a_wait_there_is_a_fault_unless_lint_called_it_excess(
+def test_without_an_edge_there_is_a_fault_unless_lint_called_it_excess(
     name: str, phase: str
 ) -> None:
+    """Every wait, record and host wait of a schedule, taken out alone."""
     program = built(name, phase, layers=2)
     excess = {item.step for item in lint(program) if item.rule == "excess-wait"}
     for index, step in enumerate(program.classes[0].steps):
-        if isinstance(step, Wait):
-            found = lint(_without(program, index))
-            assert (index in excess) == (not [f for f in found if f.severity == "error"]), step
+        if isinstance(step, Wait | Record | HostWait):
+            found = {item.rule: item.severity for item in lint(_without(program, index))}
+            rule = {Record: "never-recorded", HostWait: "never-awaited"}.get(
+                type(step), "missing-wait"
+            )
+            assert (rule in found) == (index not in excess), step
