@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from viz.figures import micro, signed_percent
+from viz.figures import gflop, micro, signed_percent
 from viz.flow import flow_svg
 
 Part = Mapping[str, Any]
@@ -32,7 +32,7 @@ def paths_html(paths: Part) -> str:
         + _number("launches", one["launches"], f"{one['launches']}")
         + _number("us", one["us"], micro(one["us"]))
         + _number("hbm_bytes", one["hbm_bytes"], f"{one['hbm_bytes'] / 2**20:,.1f}")
-        + _number("flops", one["flops"], f"{one['flops'] / 1e9:,.1f}")
+        + _number("flops", one["flops"], gflop(one["flops"]))
         + _number("rows", one["rows"], f"{one['rows']}")
         + _number("top_k", one["top_k"], f"{one['top_k']}")
         + "</tr>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from viz.figures import micro, signed_percent
+from viz.figures import gflop, micro, signed_percent
 
 Part = Mapping[str, Any]
 
@@ -24,11 +24,11 @@ def paths_words(paths: Part) -> str:
     return (
         f"{start}Fused, it is {two['launches']}: the shared expert becomes row {two['rows']} of the grouped "
         f"GEMM and slot {two['top_k']} of every token, which takes {micro(two['us'])}, "
-        f"{micro(abs(two['us'] - one['us']))} {less}, with the same {one['flops'] / 1e9:,.1f} GFLOP."
+        f"{micro(abs(two['us'] - one['us']))} {less}, with the same {gflop(one['flops'])} GFLOP."
         if two["flops"] == one["flops"]
         else f"{start}Fused, it is {two['launches']} kernels and {micro(two['us'])}, "
-        f"{micro(abs(two['us'] - one['us']))} {less}; the work goes from {one['flops'] / 1e9:,.1f} to "
-        f"{two['flops'] / 1e9:,.1f} GFLOP."
+        f"{micro(abs(two['us'] - one['us']))} {less}; the work goes from {gflop(one['flops'])} to "
+        f"{gflop(two['flops'])} GFLOP."
     )
 
 
@@ -98,4 +98,4 @@ def overlap_words(schedules: list[Part], missing: Mapping[str, str]) -> str:
 
 
 def _gib(nbytes: float) -> str:
-    return f"{nbytes / 2**20:,.0f} MiB" if nbytes < 2**30 else f"{nbytes / 2**30:,.2f} GiB"
+    return f"{nbytes / 2**20:,.1f} MiB" if nbytes < 2**30 else f"{nbytes / 2**30:,.2f} GiB"

@@ -49,6 +49,12 @@ def micro(us: float) -> str:
     return f"{us:,.1f} µs"
 
 
+def gflop(flops: int) -> str:
+    """Floating-point operations in units of 1e9, without the unit."""
+    value = flops / 1e9
+    return f"{value:,.1f}" if value >= 1 else f"{value:.3g}"
+
+
 def signed_percent(ratio: float) -> str:
     """A ratio to a reference as a signed percentage: 1.08 is +8.0 %."""
     return f"{100 * (ratio - 1):+.1f} %".replace("-", "−")

@@ -8,7 +8,7 @@ function slotRow(title, cells, last) {
 
 function showToken(slots, token) {
   const body = document.querySelector("#token tbody");
-  const home = slots.layout === "global" ? "all" : token.waterfill_rank === null ? 0 : `0 or ${token.waterfill_rank}`;
+  const home = slots.layout === "global" ? "all" : !token.waterfill_rank ? 0 : `0 or ${token.waterfill_rank}`;
   const weight = (name) => Number(slots.shared_weight[name].toPrecision(4));
   const rows = [
     ["expert chosen", [...token.routed, "shared"]],

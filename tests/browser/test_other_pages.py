@@ -1,0 +1,95 @@
+"""The pages of view, validate and explain in a real browser, from the product's own predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moe_overlap.comparison import compare
+from moe_overlap.explanation import explain
+from scenarios import load
+from tests.browser.conftest import Opened
+from tests.viz.made import made_timeline
+from viz.explain import write_explanation
+from viz.report import write_report
+from viz.trace_import import import_trace
+from viz.validate_page import write_validation
+from viz.view import write_view
+
+pytestmark = pytest.mark.browser
+
+Open = Callable[..., Opened]
+TRACE = Path(__file__).parents[1] / "fixtures" / "traces" / "mi250-toy.json.gz"
+
+
+def test_view_of_an_imported_trace(tmp_path: Path, open_page: Open) -> None:
+    trace = import_trace(TRACE)
+    write_view(tmp_path / "view.html", {"trace": trace})
+    opened = open_page(tmp_path / "view.html")
+    assert opened.page.is_hidden("#critical")
+    opened.page.fill("#search", "elementwise")
+    expected = sum("elementwise" in span.op for span in trace.spans)
+    assert opened.page.inner_text("#found") == f"{expected} found"
+
+
+def test_validation_shows_both_on_one_axis(tmp_path: Path, open_page: Open) -> None:
+    predicted = made_timeline("tbo")
+    late = tuple(replace(span, end_ns=span.end_ns + 200) for span in predicted.spans)
+    measured = replace(predicted, origin="measured", spans=late, counters=())
+    write_validation(tmp_path / "v.html", "made", {"tbo": (predicted, measured)})
+    opened = open_page(tmp_path / "v.html", height=1000)
+    assert opened.page.eval_on_selector_all("section h2", "all => all.map(h => h.textContent)") == [
+        "tbo, predicted",
+        "tbo, measured",
+    ]
+    ranges = opened.page.evaluate("moeOverlap.sections.map((s) => s.plot.layout.xaxis.range)")
+    assert ranges[0] == ranges[1]
+    row = opened.page.inner_text("#ops-tbo tbody tr >> nth=0").split("\t")
+    assert row[:3] == ["a.combine (flight)", "66.0 µs", "66.2 µs"]
+    opened.shot("validate")
+
+
+def test_explain_draws_figures_and_follows_the_picked_token(
+    tmp_path: Path, open_page: Open
+) -> None:
+    found = explain(load("tiny", []))
+    write_explanation(tmp_path / "e.html", found.document, found.timelines)
+    opened = open_page(tmp_path / "e.html")
+    token = found.document["slots"]["tokens"][3]
+    opened.page.select_option("#token-picker", "3")
+    ids: list[str] = opened.page.eval_on_selector_all(
+        "#token tr:nth-child(4) td", "all => all.map(c => c.textContent)"
+    )
+    assert ids == [str(k) for k in token["per_rank_ids"]]
+    picked = opened.page.eval_on_selector_all(
+        "#slots td.picked", "all => all.map(c => c.dataset.id)"
+    )
+    assert sorted(map(int, picked)) == sorted(token["per_rank_ids"])
+    opened.page.evaluate("moeOverlap.drawAll()")
+    shaded: list[int] = opened.page.evaluate(
+        "moeOverlap.sections.map((s) => s.plot.layout.shapes.filter((p) => p.layer === 'below').length)"
+    )
+    assert shaded == [1, 1, 1]
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 1280
+    opened.shot("explain")
+
+
+@pytest.mark.parametrize(("batch", "best"), [(256, "tbo"), (8, "baseline")])
+def test_verdict_and_words_flip_with_the_batch(
+    tmp_path: Path, open_page: Open, batch: int, best: str
+) -> None:
+    scenario = load(
+        "deepseek-v3-h100-ep72-decode",
+        [f"phase.decode.batch_per_rank={batch}", "phase.decode.kv_tokens=1024"],
+    )
+    result = compare(scenario)
+    document: dict[str, Any] = result.document()
+    write_report(tmp_path / "r.html", document, result.timelines())
+    opened = open_page(tmp_path / "r.html")
+    assert opened.page.inner_text("[data-key=best]") == document["best"] == best
+    assert opened.page.inner_text("[data-key=why]") == document["why"]
+    assert opened.page.get_attribute("tr.best", "data-schedule") == best
