@@ -11,7 +11,7 @@ from schedules.program import Exchange, Launch, Program, RankClass
 
 Joins = dict[str, list[tuple[str, int]]]
 
-LL_BUFFERS = 2
+LL_BUFFERS = 2  # what DeepEP keeps: a third result would overwrite the first
 
 
 def exchange_findings(program: Program) -> Iterator[Finding]:

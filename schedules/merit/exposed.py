@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from models.work import EXCHANGE_KINDS
@@ -44,10 +45,13 @@ def _exposed(spans: Iterable[Span]) -> list[Interval]:
 def _by_layer(spans: Iterable[Span]) -> Iterator[tuple[int, Interval]]:
     """Exposed pieces with the layer that started first among those that are on."""
     spans = tuple(spans)
-    taken: list[Interval] = union((s.start_ns, s.end_ns) for s in spans if not is_communication(s))
+    compute = union((s.start_ns, s.end_ns) for s in spans if not is_communication(s))
+    ends = [end for _, end in compute]
+    taken = 0
     for span in sorted(filter(is_communication, spans), key=lambda span: span.start_ns):
-        own = minus([(span.start_ns, span.end_ns)], taken)
-        for piece in own:
-            yield span.layer, piece
-        if own:
-            taken = union([*taken, *own])
+        start = max(span.start_ns, taken)
+        taken = max(taken, span.end_ns)
+        if start < span.end_ns:
+            near = compute[bisect_right(ends, start) : bisect_right(ends, span.end_ns) + 1]
+            for piece in minus([(start, span.end_ns)], near):
+                yield span.layer, piece

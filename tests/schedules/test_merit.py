@@ -121,6 +121,22 @@ def test_exposed_communication_goes_to_the_layer_that_began_first() -> None:
     assert exposed_by_layer_ns(_communication(), 0) == {0: 40, 1: 20}
 
 
+@given(_INTERVALS, _INTERVALS, _INTERVALS)
+def test_exposed_communication_of_the_layers_adds_up(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], compute: list[tuple[int, int]]
+) -> None:
+    spans = []
+    for layer, (kind, intervals) in enumerate(
+        [("dispatch", first), ("flight", second), ("gemm", compute)]
+    ):
+        for number, (one, other) in enumerate(intervals):
+            start, end = min(one, other), max(one, other)
+            spans.append(_span(f"{kind}{number}", start, end, kind=kind, layer=layer))
+    timeline = _timeline(*spans, _span("last", 50, 60))
+    by_layer = exposed_by_layer_ns(timeline, 0)
+    assert sum(by_layer.values()) == exposed_ns(timeline)[0]
+
+
 def test_time_by_kind_and_share_by_label() -> None:
     spans = (
         _span("a", 0, 30, alone_ns=30, label="measured"),
