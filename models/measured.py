@@ -1,0 +1,135 @@
+"""Measured points of a profile: one kernel's work, the SMs that it held, and its time alone.
+
+A point is held out by a seeded hash of what it is, so that the same points are held out in every
+calibration and none is chosen by its time.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.errors import InputError
+from models.work import Work
+
+COLUMNS = (
+    "kind", "dims", "flops", "read_bytes", "write_bytes", "sms", "ns", "spread", "mhz", "watts", "held",
+)  # fmt: skip
+HELD_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPoint:
+    """`ns` is the median time alone on `sms` SMs, `spread` the 10th to 90th percentile over it; `mhz`
+    and `watts` are the GPU's SM clock and power while it was taken (0: not read). A `held` point
+    takes part in no fit."""
+
+    work: Work
+    sms: int
+    ns: float
+    spread: float = 0.0
+    mhz: int = 0
+    watts: int = 0
+    held: bool = False
+
+    @property
+    def key(self) -> str:
+        """What the point is, whatever its time."""
+        return point_key(self.work, self.sms)
+
+
+def point_key(work: Work, sms: int) -> str:
+    """The name of a point: kind, sizes and SMs."""
+    dims = ";".join(f"{name}={value}" for name, value in work.dims)
+    return f"{work.kind}|{dims}|{sms}"
+
+
+def is_held(key: str, seed: int, share: float = HELD_SHARE) -> bool:
+    """Whether the point of this name is held out: a hash of seed and name, below `share`."""
+    digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+def write_points(points: Iterable[MeasuredPoint], heading: Sequence[str] = ()) -> str:
+    """A CSV text: `heading` as comment lines, a header, one line a point."""
+    out = io.StringIO()
+    for line in heading:
+        out.write(f"# {line}\n")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for point in sorted(points, key=lambda p: p.key):
+        work = point.work
+        writer.writerow(
+            (
+                work.kind,
+                _pairs(work.dims),
+                _pairs(work.flops),
+                work.read_bytes,
+                work.write_bytes,
+                point.sms,
+                f"{point.ns:.1f}",
+                f"{point.spread:.4f}",
+                point.mhz,
+                point.watts,
+                int(point.held),
+            )
+        )
+    return out.getvalue()
+
+
+def read_points(path: Path) -> tuple[MeasuredPoint, ...]:
+    """The points of a file that `write_points` made; InputError names file, line and column."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(str(path), "points", str(error), "a readable CSV file") from error
+    skipped = sum(1 for line in lines if line.startswith("#"))
+    reader = csv.DictReader(line for line in lines if not line.startswith("#"))
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+        raise InputError(str(path), "header", reader.fieldnames, ",".join(COLUMNS), skipped + 1)
+    points = tuple(
+        _point(path, number, row) for number, row in enumerate(reader, start=skipped + 2)
+    )
+    if not points:
+        raise InputError(str(path), "points", "no rows", "at least one point")
+    return points
+
+
+def _pairs(pairs: Iterable[tuple[str, int]]) -> str:
+    return ";".join(f"{name}={value}" for name, value in pairs)
+
+
+def _parsed(text: str) -> tuple[tuple[str, int], ...]:
+    parts = (part.partition("=") for part in text.split(";") if part)
+    return tuple(sorted((name, int(value)) for name, _, value in parts))
+
+
+def _point(path: Path, line: int, row: dict[str, str]) -> MeasuredPoint:
+    column = ""
+    values: dict[str, float] = {}
+    try:
+        for column in COLUMNS[3:]:
+            values[column] = float(row[column])
+        column = "dims"
+        dims = _parsed(row["dims"])
+        column = "flops"
+        flops = _parsed(row["flops"])
+        column = "kind"
+        work = Work(row["kind"], dims, flops, int(values["read_bytes"]), int(values["write_bytes"]))
+    except (TypeError, ValueError) as error:
+        raise InputError(str(path), column, row.get(column), "see the header", line) from error
+    if not 0 < values["ns"] < 1e12 or not 1 <= values["sms"] <= 1e5:
+        raise InputError(str(path), "ns", row, "a positive time on at least one SM", line)
+    return MeasuredPoint(
+        work,
+        int(values["sms"]),
+        values["ns"],
+        values["spread"],
+        int(values["mhz"]),
+        int(values["watts"]),
+        bool(values["held"]),
+    )

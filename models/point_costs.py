@@ -1,0 +1,171 @@
+"""Costs from measured points over the costs of a profile's tables and forms.
+
+A kernel's series are the points that share its fixed sizes (a GEMM's n and k, an attention's heads).
+Along a series the log of measured over predicted time is interpolated in the logs of what varies
+(rows, sequences, copies) and, last, of the SMs held. At a point the measured time is returned; beyond
+the points the nearest ratio holds and the time is *fitted*; without a series the profile below answers.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from models.machine import Cost, CostLabel, Costs, Footprint
+from models.measured import MeasuredPoint
+from models.tables import Where
+from models.work import Grid, Work
+
+Coordinates = tuple[float, ...]
+_SAME = 1e-6
+# Places this close to the last point (in log) are still read from it.
+_REACH = 0.05
+_LABELS: Mapping[Where, CostLabel] = {
+    "point": "measured",
+    "inside": "interpolated",
+    "outside": "fitted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What makes kernels comparable (`family`) and where one lies among them (`at`)."""
+
+    family: tuple[object, ...]
+    at: Coordinates
+
+
+def series_of(work: Work) -> Series:
+    """The series of a work: its fixed sizes, and the sizes that vary along it."""
+    sizes = dict(work.dims)
+    kind, dtype = work.kind, work.flops[0][0] if work.flops else ""
+    if kind in ("gemm", "gate", "head"):
+        return Series((kind, dtype, sizes["n"], sizes["k"]), _logs(sizes["m"]))
+    if kind == "bmm":
+        return Series((kind, sizes["heads"], sizes["n"], sizes["k"]), _logs(sizes["m"]))
+    if kind.startswith("grouped_gemm"):
+        rows = sizes["padded"] if kind.endswith("contiguous") else sizes["rows"]
+        family = (kind, dtype, sizes["n"], sizes["k"], sizes["part"])
+        return Series(family, _logs(sizes["active"], rows))
+    if kind.startswith("attention"):
+        fixed = tuple(sizes.get(name, 0) for name in ("heads", "kv_heads", "qk_dim", "v_dim"))
+        tokens = max(1, sizes["tokens"])
+        return Series((kind, *fixed), _logs(tokens, sizes["pairs"] / tokens))
+    if kind == "notify":
+        fixed = tuple(sizes[name] for name in ("ep_size", "nodes", "combine"))
+        return Series((kind, *fixed), _logs(sizes["tokens"]))
+    if "payload" in sizes:
+        fixed = tuple(sizes[name] for name in ("ep_size", "nodes", "payload", "combine"))
+        return Series((kind, *fixed), _logs(sizes["copies"]))
+    if kind == "silu_mul":
+        return Series((kind, sizes["columns"], sizes.get("masked", -1)), _logs(sizes["rows"]))
+    if kind == "collective":
+        return Series((kind, sizes["ranks"], sizes["reduce"]), _logs(sizes["nbytes"]))
+    return Series((kind, sizes.get("columns", 0)), _logs(sizes.get("rows", sizes.get("tokens", 1))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    value: float
+    where: Where
+
+
+class PointCosts:
+    """`models.machine.Costs` of measured points over other costs. `grids` says how each kind is
+    launched; `errors` holds the relative error of times read between points, by kind, from points
+    held out."""
+
+    def __init__(
+        self,
+        base: Costs,
+        points: Iterable[MeasuredPoint],
+        grids: Mapping[str, Grid],
+        errors: Mapping[str, float],
+    ) -> None:
+        self._base = base
+        self._grids = grids
+        self._errors = errors
+        self._spread: dict[str, float] = {}
+        self._series: dict[tuple[object, ...], dict[Coordinates, float]] = {}
+        for point in points:
+            self._add(point)
+        self._remembered: dict[tuple[Work, Grid, int], Cost] = {}
+
+    def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
+        """Time of `work` alone on `sms` SMs."""
+        key = (work, grid, sms)
+        cost = self._remembered.get(key)
+        if cost is None:
+            cost = self._remembered[key] = self._price(work, grid, sms)
+        return cost
+
+    def footprint(self, work: Work, grid: Grid) -> Footprint:
+        """CTAs and resources of the launch."""
+        return self._base.footprint(work, grid)
+
+    def _price(self, work: Work, grid: Grid, sms: int) -> Cost:
+        below = self._base.alone(work, grid, sms)
+        if work.kind not in self._spread:
+            return below
+        series = series_of(work)
+        values = self._series.get(series.family)
+        if not values:
+            return below
+        reading = _read(values, (*series.at, math.log(self._held(work, grid, sms))))
+        ns = max(1, round(below.ns * math.exp(reading.value)))
+        return Cost(ns, _LABELS[reading.where], self._error(work.kind, reading.where, below))
+
+    def _error(self, kind: str, where: Where, below: Cost) -> float:
+        spread = self._spread[kind]
+        if where == "point":
+            return spread
+        between = max(spread, self._errors.get(kind, below.rel_error))
+        return between if where == "inside" else max(between, 2 * self._errors.get(kind, 0.0))
+
+    def _add(self, point: MeasuredPoint) -> None:
+        work, grid = point.work, self._grids[point.work.kind]
+        series = series_of(work)
+        expected = self._base.alone(work, grid, point.sms).ns
+        at = (*series.at, math.log(self._held(work, grid, point.sms)))
+        self._series.setdefault(series.family, {})[at] = math.log(point.ns / expected)
+        self._spread[work.kind] = max(self._spread.get(work.kind, 0.0), point.spread / 2)
+
+    def _held(self, work: Work, grid: Grid, sms: int) -> int:
+        """SMs that make a difference: a launch of few CTAs is no faster on more SMs."""
+        if work.kind in ("notify", "layout"):
+            return 1
+        return max(1, min(sms, self._base.footprint(work, Grid(kind=grid.kind)).ctas))
+
+
+def _read(values: Mapping[Coordinates, float], at: Coordinates) -> _Reading:
+    """Interpolation coordinate by coordinate, the first one outermost: between the two places around
+    `at`, or at the nearest place."""
+    if not at:
+        (value,) = values.values()
+        return _Reading(value, "point")
+    slices: dict[float, dict[Coordinates, float]] = {}
+    for place, value in values.items():
+        slices.setdefault(round(place[0], 9), {})[place[1:]] = value
+    places = sorted(slices)
+    i = bisect_left(places, at[0] - _SAME)
+    if i < len(places) and abs(places[i] - at[0]) <= _SAME:
+        return _read(slices[places[i]], at[1:])
+    if i in (0, len(places)):
+        edge = places[min(i, len(places) - 1)]
+        near = _read(slices[edge], at[1:])
+        return _Reading(near.value, "outside" if abs(edge - at[0]) > _REACH else _not_point(near))
+    low, high = _read(slices[places[i - 1]], at[1:]), _read(slices[places[i]], at[1:])
+    share = (at[0] - places[i - 1]) / (places[i] - places[i - 1])
+    outside = "outside" in (low.where, high.where)
+    value = low.value + share * (high.value - low.value)
+    return _Reading(value, "outside" if outside else "inside")
+
+
+def _not_point(reading: _Reading) -> Where:
+    return "inside" if reading.where == "point" else reading.where
+
+
+def _logs(*sizes: float) -> Coordinates:
+    return tuple(math.log(max(1.0, size)) for size in sizes)
