@@ -110,9 +110,8 @@ class ProfileCosts:
         total = pair.work
         ns = form.ns(total, self._peaks, self._peaks.sms, "dynamic")
         place = Place(pair.table, (pair.active,), pair.rows / max(1, pair.active))
-        whole = (
-            self._scaled(place, ns, form) if pair.rows else _Whole(form.floor_ns, form.label, 0.0)
-        )
+        known = pair.rows > 0 and pair.table in self._points
+        whole = self._scaled(place, ns, form) if known else _Whole(ns, form.label, form.error)
         act = self._form_named("elementwise")
         traffic = pair.rows * pair.inner * (4 + pair.bits / 8)
         act_ns = traffic / (act.memory * self._peaks.hbm_gbps)

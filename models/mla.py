@@ -23,7 +23,8 @@ def mla_kernels(
 ) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """(prepare, core) of one rank's attention, from `x1` to `attn_out`."""
     sums = sequence_sums(build.deployment, batch, rank)
-    prepare = [*_projections(build, sums.tokens), *_indexer(build, sums)]
+    every = sequence_sums(build.deployment, batch, rank, all_keys=True)
+    prepare = [*_projections(build, sums.tokens), *_indexer(build, every)]
     if batch.phase == "decode":
         prepare += [*_query_bmm(build, sums.tokens), _rope(build, sums.tokens)]
         core = [_kv_write(build, sums.tokens), *_absorbed_core(build, sums)]

@@ -25,10 +25,12 @@ def attention_ranks(deployment: Deployment, rank: int) -> range:
     return range(first, first + deployment.attention_tp)
 
 
-def sequence_sums(deployment: Deployment, batch: Batch, rank: int) -> SequenceSums:
-    """Sums over the sequences of the whole attention group of `rank`; a key that sparse or sliding
-    attention skips is in neither `kv_tokens` nor `pairs`."""
-    keep = kept_keys(deployment.model.attention)
+def sequence_sums(
+    deployment: Deployment, batch: Batch, rank: int, *, all_keys: bool = False
+) -> SequenceSums:
+    """Sums over the sequences of the whole attention group of `rank`. A key that sparse or sliding
+    attention skips is in neither `kv_tokens` nor `pairs`, unless `all_keys` asks for every one."""
+    keep = 0 if all_keys else kept_keys(deployment.model.attention)
     new: tuple[int, ...] = ()
     prefix: tuple[int, ...] = ()
     for peer in attention_ranks(deployment, rank):
@@ -50,7 +52,7 @@ def _sums(new: tuple[int, ...], prefix: tuple[int, ...], keep: int) -> SequenceS
         if not added:
             continue
         sequences += 1
-        kv_tokens += before + added if not keep else min(before + added, keep + added)
+        kv_tokens += before + added if not keep else min(before + added, keep + added - 1)
         pairs += _pairs(added, before, keep)
     return SequenceSums(sequences, sum(new), kv_tokens, pairs)
 

@@ -111,6 +111,40 @@ def test_prefill_attention_is_causal_and_expands_the_latents() -> None:
     assert kernel(layer, "kv_b").work.total_flops == 2 * T * 512 * 128 * 256
 
 
+def test_grouped_query_layer_by_hand() -> None:
+    """Qwen3-235B: 64 heads and 4 key heads of 128, 128 experts of 1536, no shared expert."""
+    case = deployment("qwen3-235b-a22b")
+    layer = layer_kernels(case, decode(8, T, 2048), spread(8, T, 128, 8), 0)
+    assert kernel(layer, "qkv").work.total_flops == 2 * T * 4096 * (64 + 2 * 4) * 128
+    attn = kernel(layer, "attn").work
+    assert attn.total_flops == 2 * T * 64 * 2049 * (128 + 128)
+    assert attn.read_bytes == T * 2049 * 4 * 256 * 2 + T * 64 * 128 * 2
+    assert kernel(layer, "o_proj").work.total_flops == 2 * T * 64 * 128 * 4096
+    assert kernel(layer, "gemm1").work.total_flops == 2 * COPIES * 4096 * 2 * 1536
+    assert layer.groups["S"] == ()
+
+
+def test_kimi_layer_by_hand() -> None:
+    """Kimi-K2: DeepSeek-V3's shapes with 64 heads and 384 experts, 48 a rank."""
+    case = deployment("kimi-k2")
+    routing = spread(8, T, 384, 8)
+    layer = layer_kernels(case, decode(8, T, 2048), routing, 0)
+    assert kernel(layer, "attn").work.total_flops == 2 * T * 64 * 2049 * (576 + 512)
+    assert kernel(layer, "o_proj").work.total_flops == 2 * T * 64 * 128 * H
+    gemm1 = kernel(layer, "gemm1").work
+    assert (gemm1.dim("experts"), gemm1.dim("rows")) == (48, COPIES)
+    assert kernel(layer, "gate").work.total_flops == 2 * T * H * 384
+
+
+def test_sparse_attention_reads_the_chosen_keys() -> None:
+    """DeepSeek-V3.2 keeps 2048 of 8192 keys; its index heads score all of them in fp8."""
+    layer = layer_kernels(deployment("deepseek-v3.2"), decode(8, T, 8191), spread(8, T), 0)
+    attn, index = kernel(layer, "attn").work, kernel(layer, "index").work
+    assert attn.total_flops == 2 * T * 128 * 2048 * (576 + 512)
+    assert attn.read_bytes == T * 2048 * 576 * 2 + T * 128 * 576 * 2
+    assert index.total_flops == 2 * T * 64 * 128 * 8192
+
+
 def test_fusion_drops_the_shared_kernels() -> None:
     fused = with_fusion(deployment())
     layer = layer_kernels(fused, decode(8, T, 2048), spread(8, T, 264, 8), 0)
