@@ -1,0 +1,192 @@
+"""Fits of a profile's coefficients to measured times, with bounds and 95 % intervals.
+
+Needs scipy (the `calibrate` extra); everything else of this package runs without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from models.forms import Form, Peaks
+from models.work import GridKind, Work
+
+Vector = npt.NDArray[np.float64]
+_NORMAL_95 = 1.96
+
+
+class MissingFitLibrary(RuntimeError):
+    """scipy is not installed; the message says how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A coefficient and half the width of its 95 % interval (inf where the data do not bind it)."""
+
+    value: float
+    half_width: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Low and high end."""
+        return self.value - self.half_width, self.value + self.half_width
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Coefficients by name, the mean relative error over the points, and their number."""
+
+    estimates: dict[str, Estimate]
+    error: float
+    points: int
+
+    def value(self, name: str) -> float:
+        """The coefficient called `name`."""
+        return self.estimates[name].value
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A kernel's time alone on some SMs."""
+
+    work: Work
+    sms: int
+    ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A kernel's slowdown beside others: they held `busy` of all SMs and drew `rho` of the achievable
+    HBM rate."""
+
+    slowdown: float
+    busy: float
+    rho: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A normal-mode transfer: bytes over the busier direction of its ports, SMs, time."""
+
+    nbytes: float
+    sms: int
+    us: float
+
+
+def fit_form(points: Sequence[Timed], peaks: Peaks, grid: GridKind) -> Fit:
+    """`floor_us`, `compute`, `memory` and `p` of `models.forms.Form`, by least squares of log times."""
+
+    def residuals(v: Vector) -> Vector:
+        form = Form(v[0] * 1e3, v[1], v[2], v[3], 0.0, "fitted")
+        return np.array(
+            [math.log(p.ns / form.ns(p.work, peaks, p.sms, grid)) for p in points],
+            dtype=np.float64,
+        )
+
+    floor = max(0.2, min(p.ns for p in points) / 2e3)
+    return _least_squares(
+        residuals,
+        ("floor_us", "compute", "memory", "p"),
+        start=(floor, 0.6, 0.6, 2.0),
+        low=(0.0, 0.01, 0.01, 0.7),
+        high=(max(30.0, 2 * floor), 1.0, 1.0, 6.0),
+    )
+
+
+def fit_transfer(points: Sequence[Moved]) -> Fit:
+    """`floor_us`, `gbps_per_sm` and `cap_gbps` of `a + bytes / min(k * SMs, cap)` (bytes per ns)."""
+
+    def residuals(v: Vector) -> Vector:
+        return np.array(
+            [math.log(p.us / (v[0] + p.nbytes / min(v[1] * p.sms, v[2]) / 1e3)) for p in points],
+            dtype=np.float64,
+        )
+
+    least = min(p.us for p in points)
+    return _least_squares(
+        residuals,
+        ("floor_us", "gbps_per_sm", "cap_gbps"),
+        start=(least / 2, 15.0, 250.0),
+        low=(0.1, 0.5, 5.0),
+        high=(max(1.0, least), 200.0, 2000.0),
+    )
+
+
+def fit_line(sizes: Sequence[float], us: Sequence[float]) -> Fit:
+    """`floor_us` and `gbps` of `a + bytes / rate`."""
+
+    def residuals(v: Vector) -> Vector:
+        return np.array(
+            [math.log(t / (v[0] + n / v[1] / 1e3)) for n, t in zip(sizes, us, strict=True)],
+            dtype=np.float64,
+        )
+
+    least = min(us)
+    return _least_squares(
+        residuals,
+        ("floor_us", "gbps"),
+        start=(least / 2, 150.0),
+        low=(0.1, 0.5),
+        high=(max(1.0, least), 5000.0),
+    )
+
+
+def fit_slowdown(points: Sequence[Beside], rho_cap: float) -> Fit:
+    """`c0` and `c1`, not negative, of `1 + c0 * busy + c1 * rho / (1 - rho)`, by least squares of the
+    relative error of the slowdown."""
+    pressure = [min(rho_cap, p.rho) / (1.0 - min(rho_cap, p.rho)) for p in points]
+
+    def residuals(v: Vector) -> Vector:
+        return np.array(
+            [
+                (1.0 + v[0] * p.busy + v[1] * load) / p.slowdown - 1.0
+                for p, load in zip(points, pressure, strict=True)
+            ],
+            dtype=np.float64,
+        )
+
+    return _least_squares(
+        residuals, ("c0", "c1"), start=(0.2, 0.1), low=(0.0, 0.0), high=(20.0, 5.0)
+    )
+
+
+def _least_squares(
+    residuals: Callable[[Vector], Vector],
+    names: tuple[str, ...],
+    *,
+    start: tuple[float, ...],
+    low: tuple[float, ...],
+    high: tuple[float, ...],
+) -> Fit:
+    """Robust bounded least squares; intervals from the curvature at the solution."""
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as missing:
+        raise MissingFitLibrary(
+            "fitting needs scipy; install it with: pip install 'moe-overlap[calibrate]'"
+        ) from missing
+    solution = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
+    final = residuals(solution.x)
+    half = _half_widths(np.asarray(solution.jac), final)
+    error = float(np.mean(np.abs(np.expm1(np.abs(final)))))
+    estimates = {
+        name: Estimate(float(value), float(width))
+        for name, value, width in zip(names, solution.x, half, strict=True)
+    }
+    return Fit(estimates, error, len(final))
+
+
+def _half_widths(jacobian: Vector, residuals: Vector) -> Vector:
+    freedom = len(residuals) - jacobian.shape[1]
+    if freedom <= 0:
+        return np.full(jacobian.shape[1], math.inf)
+    variance = float(residuals @ residuals) / freedom
+    normal = jacobian.T @ jacobian
+    scale = np.diag(normal).max()
+    if scale <= 0 or np.linalg.matrix_rank(normal / scale, tol=1e-12) < len(normal):
+        return np.full(len(normal), math.inf)
+    return np.asarray(_NORMAL_95 * np.sqrt(np.diag(np.linalg.inv(normal)) * variance))
