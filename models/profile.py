@@ -15,7 +15,9 @@ from ruamel.yaml.error import YAMLError
 
 from models.costs import ProfileCosts
 from models.errors import InputError, choices
-from models.machine import Fabric, Gaps, HostCosts, Interference, Machine, SmResources
+from models.machine import Costs, Fabric, Gaps, HostCosts, Interference, Machine, SmResources
+from models.measured import read_points
+from models.point_costs import PointCosts
 from models.profile_schema import ProfileFile
 from models.tables import Point, read_table
 from models.work import Grid
@@ -77,7 +79,7 @@ def _layers(path: Path, below: tuple[Path, ...]) -> tuple[Layer, ...]:
         return (Layer(path, text, content),)
     if not isinstance(base, str):
         raise InputError(str(path), "base", base, choices(library_machines()))
-    beside = path.with_name(f"{base}.yaml")
+    beside = path.parent / f"{base}.yaml"
     start = beside if beside.is_file() else _locate(base)
     return (*_layers(start, (*below, path)), Layer(path, text, content))
 
@@ -191,6 +193,8 @@ def _sha256(profile: ProfileFile, layers: tuple[Layer, ...]) -> str:
         digest.update(layer.text.encode())
     for name, section in sorted(profile.tables.items()):
         digest.update(_table_path(name, section.file, layers).read_bytes())
+    if profile.points is not None:
+        digest.update(_points_path(profile.points.file, layers).read_bytes())
     return digest.hexdigest()
 
 
@@ -203,7 +207,7 @@ def _machine(
         name=profile.name,
         num_sms=gpu.sms,
         hbm_gib=gpu.hbm_gib,
-        costs=ProfileCosts(profile, tables),
+        costs=_costs(profile, layers, tables),
         host=HostCosts(tuple(sorted(profile.host.ns.items()))),
         fabric=Fabric(
             fabric.gpus_per_node,
@@ -217,6 +221,7 @@ def _machine(
             tuple((name, pair.c0, pair.c1) for name, pair in sorted(near.families.items())),
             (near.compute.c0, near.compute.c1),
             near.rho_cap,
+            tuple((kind, pair.c0, pair.c1) for kind, pair in sorted(near.kinds.items())),
         ),
         gaps=Gaps(**gaps.model_dump(exclude={"source"})),
         sm=SmResources(**sm.model_dump(exclude={"source"})),
@@ -228,6 +233,30 @@ def _machine(
         ),
         reserve_gib=profile.memory.reserve_gib,
     )
+
+
+def _costs(
+    profile: ProfileFile, layers: tuple[Layer, ...], tables: Mapping[str, tuple[Point, ...]]
+) -> Costs:
+    """Measured points over tables and forms, where the profile has points."""
+    costs = ProfileCosts(profile, tables)
+    if profile.points is None:
+        return costs
+    points = read_points(_points_path(profile.points.file, layers))
+    grids = {
+        kind: Grid(kind=entry.grid, gang=entry.gang) for kind, entry in profile.kernels.items()
+    }
+    kept = (point for point in points if not point.held)
+    return PointCosts(costs, kept, grids, profile.points.errors)
+
+
+def _points_path(file: str, layers: tuple[Layer, ...]) -> Path:
+    """The points file, beside the last profile file that names it."""
+    for layer in reversed(layers):
+        points = layer.content.get("points")
+        if isinstance(points, Mapping) and "file" in points:
+            return layer.path.parent / file
+    return layers[-1].path.parent / file
 
 
 def _table_path(name: str, file: str, layers: tuple[Layer, ...]) -> Path:
