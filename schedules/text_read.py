@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_args
 
 from models.work import WORK_KINDS, Grid, Work
+from schedules.caret import GrammarError
 from schedules.program import (
     Buffer,
     Exchange,
@@ -56,7 +57,7 @@ class _Class:
 class _Reader:
     """What has been read so far; one method for each declaration, called by its keyword."""
 
-    name: str = ""
+    name: str | None = None
     streams: list[Stream] = field(default_factory=list)
     works: list[Work] = field(default_factory=list)
     matrices: list[Any] = field(default_factory=list)
@@ -69,9 +70,14 @@ class _Reader:
             RankClass(cls.ranks, tuple(cls.steps), tuple(cls.buffers)) for cls in self.classes
         )
         streams, exchanges = tuple(self.streams), tuple(self.exchanges)
+        if self.name is None:
+            raise GrammarError("the line `program NAME` is missing", "", 1, 1)
         return Program(self.name, streams, classes, exchanges, tuple(self.signals))
 
     def program(self, cursor: Cursor) -> None:
+        column = cursor.here.column
+        if self.name is not None:
+            cursor.fail("a text holds one program", column)
         self.name = cursor.word("the program's name")
 
     def stream(self, cursor: Cursor) -> None:
@@ -173,7 +179,10 @@ def read_signal(cursor: Cursor) -> Signal:
 def _keyed(cursor: Cursor, readers: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     while not cursor.at_end:
+        column = cursor.here.column
         key = cursor.one_of(readers, "key")
+        if key in found:
+            cursor.fail(f"{key!r} stands twice", column)
         cursor.take("=", f"'=' after {key!r}")
         found[key] = readers[key](cursor)
     return found
