@@ -106,12 +106,14 @@ class Fabric:
 class Interference:
     """Slowdown on disjoint SMs: `1 + c0 * busy_SM_share + c1 * rho / (1 - rho)`, rho the neighbours'
     HBM rate over `achievable_hbm_gbps`; one (c0, c1) per communication family. `compute` is the same
-    pair for a compute kernel beside communication; `rho_cap` bounds rho below 1."""
+    pair for a compute kernel beside communication, `by_kind` replaces it for a kind of work; `rho_cap`
+    bounds rho below 1."""
 
     achievable_hbm_gbps: float
     by_family: tuple[tuple[str, float, float], ...] = ()
     compute: tuple[float, float] = (0.0, 0.0)
     rho_cap: float = 0.9
+    by_kind: tuple[tuple[str, float, float], ...] = ()
 
     def coefficients(self, family: str) -> tuple[float, float]:
         """(c0, c1) of a communication family; (0, 0) for one without a figure."""
@@ -119,6 +121,13 @@ class Interference:
             if name == family:
                 return c0, c1
         return 0.0, 0.0
+
+    def compute_coefficients(self, kind: str) -> tuple[float, float]:
+        """(c0, c1) of a compute kernel of this kind of work."""
+        for name, c0, c1 in self.by_kind:
+            if name == kind:
+                return c0, c1
+        return self.compute
 
 
 @dataclass(frozen=True, slots=True)

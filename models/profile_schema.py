@@ -89,11 +89,13 @@ class Pair(BaseModel):
 
 
 class InterferenceSection(Section):
-    """Slowdown on disjoint SMs, by family of communication and for compute beside it."""
+    """Slowdown on disjoint SMs, by family of communication and for compute beside it, where `kinds`
+    replace `compute` for single kinds of work."""
 
     achievable_hbm_gbps: Positive
     rho_cap: Annotated[float, Field(gt=0, lt=1)]
     compute: Pair
+    kinds: dict[str, Pair] = {}
     families: dict[Literal["normal", "low_latency", "collective"], Pair]
 
 
@@ -171,6 +173,17 @@ class LowLatencyExchange(Section):
     error: NotNegative
 
 
+class PointsSection(Section):
+    """Measured points in a file beside the profile (`models.measured`). `errors` is the relative error
+    of times read between points, by kind of work, from points held out with `held_seed`; `clocks` says
+    under which SM clock and power they were taken."""
+
+    file: str
+    held_seed: Whole
+    errors: dict[str, NotNegative]
+    clocks: str
+
+
 class ProfileFile(BaseModel):
     """One hardware profile."""
 
@@ -190,3 +203,4 @@ class ProfileFile(BaseModel):
     normal_exchange: NormalExchange
     low_latency_exchange: LowLatencyExchange
     tables: dict[str, TableSection] = {}
+    points: PointsSection | None = None

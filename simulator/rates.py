@@ -3,7 +3,7 @@
 HBM is one resource: when demands exceed what is achievable, all are cut alike. A communication
 kernel is bound by latency, so it slows with the share of SMs that its neighbours keep busy and with
 their HBM rate: `1 + c0 * busy + c1 * rho / (1 - rho)`; a compute kernel slows by the same form beside
-communication, with its own pair of coefficients. The larger of the two reasons holds; they are never
+communication, with the coefficients of its kind. The larger of the two reasons holds; they are never
 multiplied, and kernels are never paired.
 """
 
@@ -52,7 +52,10 @@ def _latency(
             gbps += demand / shared
     if not sms:
         return 1.0
-    c0, c1 = rules.coefficients(family) if family else rules.compute
+    if family:
+        c0, c1 = rules.coefficients(family)
+    else:
+        c0, c1 = rules.compute_coefficients(kernel.op.work.kind)
     busy = min(1.0, sms / machine.num_sms)
     return 1.0 + c0 * busy + c1 * _pressure(gbps, rules)
 
