@@ -11,6 +11,7 @@ import sys
 import typer
 
 from models.errors import InputError
+from moe_overlap.commands.checkpoint import checkpoint
 from moe_overlap.commands.compare import compare
 from moe_overlap.commands.explain import explain
 from moe_overlap.commands.fusion import fusion
@@ -25,6 +26,7 @@ COMMANDS = (
     simulate,
     view,
     fusion,
+    checkpoint,
     explain,
     scenarios,
     schema,

@@ -1,0 +1,167 @@
+"""A checkpoint folder: its configuration, and the expert tensors that its shards' headers list."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint_headers import TensorInfo, read_header
+from models.errors import InputError
+
+_INDEX = "model.safetensors.index.json"
+_EXPERT = re.compile(
+    r"(?P<block>.*\blayers\.(?P<layer>\d+)\.[a-z_]+)\."
+    r"(?:experts\.(?P<expert>\d+)|(?P<shared>shared_experts?))\."
+    r"(?P<projection>gate_proj|up_proj|down_proj|gate_up_proj|w1|w2|w3)\.(?P<suffix>[a-z0-9_]+)$"
+)
+TensorKey = tuple[str, str]  # projection, suffix
+_SUFFIXES = {"scale": "weight_scale_inv"}  # DeepSeek's own name of the block scale
+_PROJECTIONS = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTensors:
+    """Expert tensors of one layer: `shared` and each of `routed` by (projection, suffix). `block` is the
+    name's part before `experts` and `shared_experts`; `names` gives the stored name of a shared one."""
+
+    layer: int
+    block: str
+    routed: dict[int, dict[TensorKey, TensorInfo]]
+    shared: dict[TensorKey, TensorInfo]
+    names: dict[TensorKey, str]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`config` is the text model's; `quantization` the parsed quantisation config, empty without one,
+    from `quantization_file`."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    architecture: str
+    quantization: Mapping[str, Any]
+    quantization_file: str
+    layers: tuple[LayerTensors, ...]
+    num_tensors: int
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Reads the configuration and all headers. InputError with file and key for what is not usable."""
+    try:
+        is_folder = folder.is_dir()
+        folder.stat()
+    except OSError as error:
+        raise InputError(str(folder), "folder", error.strerror, "a checkpoint folder") from error
+    if not is_folder:
+        raise InputError(str(folder), "folder", "a file", "a checkpoint folder")
+    outer = _json(folder / "config.json")
+    text = outer.get("text_config", outer)
+    if not isinstance(text, dict):
+        raise InputError(str(folder / "config.json"), "text_config", text, "an object")
+    quantization, source = _quantization(folder, outer, text)
+    tensors = _tensors(folder)
+    return Checkpoint(
+        folder,
+        text,
+        _architecture(folder, outer, text),
+        quantization,
+        source,
+        _layers(tensors),
+        len(tensors),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(str(path), "file", error.strerror, "a readable file") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(str(path), "file", str(error), "a JSON object") from error
+    if not isinstance(value, dict):
+        raise InputError(str(path), "file", type(value).__name__, "a JSON object")
+    return value
+
+
+def _architecture(folder: Path, outer: dict[str, Any], text: dict[str, Any]) -> str:
+    names = outer.get("architectures") or text.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise InputError(
+            str(folder / "config.json"), "architectures", names, "a list with the model's class"
+        )
+    return names[0]
+
+
+def _quantization(
+    folder: Path, outer: dict[str, Any], text: dict[str, Any]
+) -> tuple[Mapping[str, Any], str]:
+    """`quantization_config` of config.json, or ModelOpt's own file."""
+    found = outer.get("quantization_config") or text.get("quantization_config")
+    if found is not None:
+        if not isinstance(found, dict):
+            raise InputError(str(folder / "config.json"), "quantization_config", found, "an object")
+        return found, "config.json"
+    path = folder / "hf_quant_config.json"
+    if not path.exists():
+        return {}, "config.json"
+    inner = _json(path).get("quantization")
+    if not isinstance(inner, dict):
+        raise InputError(str(path), "quantization", inner, "an object")
+    return {"quant_method": "modelopt", **inner}, path.name
+
+
+def _tensors(folder: Path) -> dict[str, TensorInfo]:
+    index = folder / _INDEX
+    if index.exists():
+        return _indexed(folder, index)
+    shards = sorted(folder.glob("*.safetensors"))
+    if not shards:
+        raise InputError(str(folder), "folder", "no *.safetensors", f"shards, or {_INDEX}")
+    tensors: dict[str, TensorInfo] = {}
+    for shard in shards:
+        for name, info in read_header(shard).items():
+            if name in tensors:
+                raise InputError(str(shard), name, f"also in {tensors[name].file}", "one place")
+            tensors[name] = info
+    return tensors
+
+
+def _indexed(folder: Path, index: Path) -> dict[str, TensorInfo]:
+    where = _json(index).get("weight_map")
+    if not isinstance(where, dict) or not where:
+        raise InputError(str(index), "weight_map", where, "an object of tensor names and files")
+    headers: dict[str, dict[str, TensorInfo]] = {}
+    tensors: dict[str, TensorInfo] = {}
+    for name, shard in where.items():
+        if not isinstance(shard, str) or Path(shard).name != shard or shard in ("", ".", ".."):
+            raise InputError(str(index), f"weight_map.{name}", shard, "a file name in the folder")
+        if shard not in headers:
+            if not (folder / shard).is_file():
+                raise InputError(str(index), f"weight_map.{name}", shard, "a shard that is there")
+            headers[shard] = read_header(folder / shard)
+        if name not in headers[shard]:
+            raise InputError(str(folder / shard), name, None, f"a tensor that {_INDEX} promises")
+        tensors[name] = headers[shard][name]
+    return tensors
+
+
+def _layers(tensors: Mapping[str, TensorInfo]) -> tuple[LayerTensors, ...]:
+    layers: dict[int, LayerTensors] = {}
+    for name, info in tensors.items():
+        match = _EXPERT.match(name)
+        if match is None:
+            continue
+        number = int(match["layer"])
+        layer = layers.setdefault(number, LayerTensors(number, match["block"], {}, {}, {}))
+        projection, suffix = match["projection"], match["suffix"]
+        key = (_PROJECTIONS.get(projection, projection), _SUFFIXES.get(suffix, suffix))
+        if match["shared"]:
+            layer.shared[key] = info
+            layer.names[key] = name
+        else:
+            layer.routed.setdefault(int(match["expert"]), {})[key] = info
+    return tuple(layers[number] for number in sorted(layers))

@@ -1,0 +1,103 @@
+"""Headers of safetensors files: names, types and shapes of tensors, without reading any tensor.
+
+A file starts with the header's length (8 bytes, little endian) and the header (JSON). The reader checks
+what it says against the file's size, because a header may be cut, or lie.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.errors import InputError
+
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_BITS: Mapping[str, int] = {
+    **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6},
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+
+
+class TensorInfo(NamedTuple):
+    """Type and shape of one stored tensor, and the file that holds it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    file: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """The tensors of one file. InputError names file and key when it is cut, lies or is no safetensors."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            prefix = stream.read(8)
+            length = int.from_bytes(prefix, "little")
+            if len(prefix) < 8:
+                raise InputError(str(path), "header length", size, "8 bytes and a header")
+            if length > min(size - 8, MAX_HEADER_BYTES):
+                allowed = f"at most the {size - 8} bytes that follow, and {MAX_HEADER_BYTES}"
+                raise InputError(str(path), "header length", length, allowed)
+            text = stream.read(length)
+    except OSError as error:
+        raise InputError(str(path), "file", error.strerror, "a readable file") from error
+    entries = _parse(path, text)
+    data_bytes = size - 8 - length
+    return {
+        name: _tensor(path, name, entry, data_bytes)
+        for name, entry in entries.items()
+        if name != "__metadata__"
+    }
+
+
+def _parse(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        entries = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise InputError(str(path), "header", str(error), "a JSON object") from error
+    if not isinstance(entries, dict):
+        raise InputError(str(path), "header", type(entries).__name__, "a JSON object")
+    return entries
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} is given twice")
+    return entries
+
+
+def _tensor(path: Path, name: str, entry: Any, data_bytes: int) -> TensorInfo:
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise InputError(str(path), name, entry, "an object with dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in _BITS:
+        raise InputError(str(path), f"{name}.dtype", dtype, ", ".join(sorted(_BITS)))
+    if not _is_sizes(shape):
+        raise InputError(str(path), f"{name}.shape", shape, "a list of whole numbers from 0")
+    if not _is_sizes(offsets) or len(offsets) != 2:
+        raise InputError(str(path), f"{name}.data_offsets", offsets, "[begin, end]")
+    begin, end = offsets
+    if not begin <= end <= data_bytes:
+        allowed = f"within the {data_bytes} bytes of data of the file"
+        raise InputError(str(path), f"{name}.data_offsets", offsets, allowed)
+    nbytes = -(-prod(shape) * _BITS[dtype] // 8)
+    if end - begin != nbytes:
+        allowed = f"{nbytes} bytes for {dtype}{shape}"
+        raise InputError(str(path), f"{name}.data_offsets", offsets, allowed)
+    return TensorInfo(dtype, tuple(shape), path.name)
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)

@@ -1,0 +1,145 @@
+"""What a loader does with the shared expert's tensors when they are renamed to one more routed expert.
+
+The slot's parameters have the shapes of the routed experts' tensors. SGLang's loader takes the rank's
+share along the sharded dimension (`narrow`, which fails if there is too little and cuts if there is too
+much) and copies it (`copy_`, which broadcasts sizes of 1, converts types and fails on other shapes). A
+name that is no parameter is only warned about, and a parameter that gets nothing keeps what was in
+memory (0.5.23, `FusedMoE._load_w13`, `_load_w2` and the model's `load_weights`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from models.checkpoint_files import LayerTensors, TensorKey
+from models.checkpoint_formats import Format, Stored
+from models.checkpoint_headers import TensorInfo
+
+Effect = Literal["fits", "requantised", "refused", "garbage"]
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+_FLOATS = frozenset({"F32", "F16", "BF16"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one rule says about one tensor; `tensor` is its name in the checkpoint."""
+
+    rule: str
+    effect: Effect
+    tensor: str
+    detail: str
+
+
+def shared_name(layer: LayerTensors, key: TensorKey) -> str:
+    """The stored name of a shared tensor, or the one that it would have."""
+    return layer.names.get(key, f"{layer.block}.shared_experts.{key[0]}.{key[1]}")
+
+
+def slot_findings(layer: LayerTensors, fmt: Format) -> Iterator[Finding]:
+    """One finding for every tensor of the shared expert and for every parameter of the slot."""
+    slot = layer.routed[min(layer.routed)]
+    for key, want in sorted(slot.items()):
+        have = layer.shared.get(key)
+        name = shared_name(layer, key)
+        if have is not None:
+            yield _copied(fmt, key, name, want, have)
+        elif not _is_optional(fmt, key):
+            detail = f"the slot's {want} gets nothing and keeps what is in memory"
+            yield Finding("loader.unwritten", "garbage", name, detail)
+    for key, have in sorted(layer.shared.items()):
+        if key not in slot:
+            detail = f"{have} has no parameter; the loader only warns"
+            yield Finding("loader.unmatched", "garbage", shared_name(layer, key), detail)
+
+
+def _is_optional(fmt: Format, key: TensorKey) -> bool:
+    stored = fmt.tensors.get(key[1])
+    return stored is not None and stored.optional and key[1] == "weight_shape"
+
+
+def _copied(fmt: Format, key: TensorKey, name: str, want: TensorInfo, have: TensorInfo) -> Finding:
+    stored = fmt.tensors.get(key[1])
+    shape = have.shape
+    if _is_scalar(want.shape):
+        fits = _is_scalar(shape)
+        detail = f"{have} into one number"
+        if not fits:
+            return Finding("loader.stops", "refused", name, detail)
+        return _typed(name, want, have)
+    if len(shape) != len(want.shape):
+        return Finding("loader.stops", "refused", name, f"{have} into {want}")
+    cut = False
+    at = _sharded_dimension(stored, key[0], len(shape))
+    for dimension, (size, room) in enumerate(zip(shape, want.shape, strict=True)):
+        if size == room:
+            continue
+        if dimension == at and size > room:
+            cut = True
+        elif dimension == at or size != 1:
+            detail = f"{have} into {want}: dimension {dimension} is {size}, not {room}"
+            return Finding("loader.stops", "refused", name, detail)
+        else:
+            return Finding("loader.broadcast", "garbage", name, f"{have} is repeated to {want}")
+    if cut:
+        return Finding("loader.cut", "garbage", name, f"only a part of {have} enters {want}")
+    return _typed(name, want, have)
+
+
+def _typed(name: str, want: TensorInfo, have: TensorInfo) -> Finding:
+    if want.dtype == have.dtype or {want.dtype, have.dtype} <= _FLOATS:
+        return Finding("slot.fits", "fits", name, f"{have}")
+    detail = f"{have} is converted to {want.dtype} as if it were plain numbers"
+    return Finding("loader.cast", "garbage", name, detail)
+
+
+def _is_scalar(shape: tuple[int, ...]) -> bool:
+    return shape in ((), (1,))
+
+
+def _sharded_dimension(stored: Stored | None, projection: str, rank: int) -> int | None:
+    """The inner size: outputs of gate and up, inputs of down."""
+    if stored is None or stored.outputs_at is None or rank != 2:
+        return None
+    return stored.outputs_at if projection != "down_proj" else 1 - stored.outputs_at
+
+
+def routed_faults(
+    layer: LayerTensors, fmt: Format, experts: int, sizes: Mapping[str, tuple[int, int]]
+) -> Iterator[Finding]:
+    """What keeps the routed experts themselves from being this format: missing experts or tensors, other
+    types or shapes. `sizes` gives (outputs, inputs) of each projection."""
+    missing = sorted(set(range(experts)) - layer.routed.keys())
+    if missing:
+        where = f"{layer.block}.experts.{missing[0]}"
+        yield Finding("checkpoint.routed", "refused", where, f"{len(missing)} experts are missing")
+    for number, tensors in layer.routed.items():
+        for projection in PROJECTIONS:
+            yield from _projection_faults(
+                layer, fmt, number, projection, tensors, sizes[projection]
+            )
+
+
+def _projection_faults(
+    layer: LayerTensors,
+    fmt: Format,
+    number: int,
+    projection: str,
+    tensors: Mapping[TensorKey, TensorInfo],
+    size: tuple[int, int],
+) -> Iterator[Finding]:
+    for suffix, stored in fmt.tensors.items():
+        name = f"{layer.block}.experts.{number}.{projection}.{suffix}"
+        info = tensors.get((projection, suffix))
+        if info is None:
+            if not stored.optional:
+                yield Finding("checkpoint.routed", "refused", name, f"missing; {fmt.name} has it")
+            continue
+        shape = stored.shape(*size)
+        if not (info.shape == shape or (not shape and _is_scalar(info.shape))):
+            detail = f"{info}, but {fmt.name} stores {list(shape)}"
+            yield Finding("checkpoint.routed", "refused", name, detail)
+        elif info.dtype not in stored.dtypes:
+            detail = f"{info}, but {fmt.name} stores {' or '.join(stored.dtypes)}"
+            yield Finding("checkpoint.routed", "refused", name, detail)

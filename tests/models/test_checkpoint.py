@@ -1,0 +1,264 @@
+"""Verdicts on checkpoints of every format, good and broken, and refusals that name file and key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.checkpoint import LayerVerdict, Report, Server, inspect
+from models.checkpoint_files import open_checkpoint
+from models.errors import InputError
+from tests.models.checkpoint_cases import (
+    DENSE,
+    EXPERTS,
+    HIDDEN,
+    INNER,
+    LAYERS,
+    ROUTED,
+    SIZES,
+    Projection,
+    Tensors,
+    awq,
+    bf16,
+    config_of,
+    expert_tensors,
+    fp8_block,
+    nvfp4,
+    wna16,
+    write,
+)
+
+KIMI: dict[str, Any] = {"architectures": ["KimiK25ForConditionalGeneration"]}
+QWEN: dict[str, Any] = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "model_type": "qwen3_5_moe_text",
+    "shared_expert_intermediate_size": INNER,
+}
+MOE_LAYERS = list(range(DENSE, LAYERS))
+
+
+def report(
+    folder: Path,
+    fmt: str,
+    shared: Projection | None = None,
+    *,
+    server: Server | None = None,
+    **config: Any,
+) -> Report:
+    tensors = expert_tensors(fmt, shared)
+    return inspect(open_checkpoint(write(folder, config_of(fmt, **config), tensors)), server)
+
+
+def only(found: Report) -> LayerVerdict:
+    """The verdict that all MoE layers share."""
+    assert [layer.layer for layer in found.layers] == MOE_LAYERS
+    assert len({(layer.verdict, layer.rule) for layer in found.layers}) == 1
+    return found.layers[0]
+
+
+@pytest.mark.parametrize("fmt", ROUTED)
+def test_a_shared_expert_in_the_routed_experts_format_fuses(fmt: str, tmp_path: Path) -> None:
+    found = report(tmp_path, fmt)
+    layer = only(found)
+    assert (layer.verdict, layer.rule) == ("fuses", "slot.fits")
+    assert len(layer.findings) == len(ROUTED[fmt](*SIZES["gate_proj"])) * 3
+    assert len(found.moves) == len(layer.findings) * len(MOE_LAYERS)
+
+
+def quantised(fmt: str, **changes: Any) -> dict[str, Any]:
+    """`quantization_config` of the format with some keys replaced."""
+    return {"quantization_config": config_of(fmt)["quantization_config"] | changes}
+
+
+def dropped(make: Projection, suffix: str) -> Projection:
+    return lambda o, k: {key: spec for key, spec in make(o, k).items() if key != suffix}
+
+
+def changed(
+    make: Projection, suffix: str, shape: Callable[[int, int], tuple[int, ...]]
+) -> Projection:
+    return lambda o, k: make(o, k) | {suffix: (make(o, k)[suffix][0], shape(o, k))}
+
+
+def transposed_awq(o: int, k: int) -> Tensors:
+    return {key: (dtype, shape[::-1]) for key, (dtype, shape) in awq(o, k).items()}
+
+
+EXCLUDED = {"ignore": ["lm_head", "model.layers.*.mlp.shared_experts*"]}
+GATE_ONLY = {"ignore": ["lm_head", "model.layers.1.mlp.shared_expert_gate"]}
+BROKEN: dict[str, tuple[str, Projection, dict[str, Any], str, str]] = {
+    "BF16 in NVFP4, excluded": (
+        *("nvfp4", bf16, quantised("nvfp4", **EXCLUDED)),
+        *("refused", "deepseek.quant"),
+    ),
+    "BF16 in NVFP4, not excluded": ("nvfp4", bf16, {}, "refused", "loader.stops"),
+    "only the gate excluded": (
+        *("nvfp4", nvfp4, quantised("nvfp4", **GATE_ONLY)),
+        *("fuses", "slot.fits"),
+    ),
+    "BF16 in int4, as Kimi-K2.5": (
+        *("wna16", bf16, quantised("wna16", ignore=["re:.*shared_experts.*"]) | KIMI),
+        *("would load and serve garbage", "loader.unwritten"),
+    ),
+    "BF16 in block FP8": (
+        *("fp8_block", bf16, {}),
+        *("would load and serve garbage", "loader.cast"),
+    ),
+    "block FP8 without scales": (
+        *("fp8_block", dropped(fp8_block, "weight_scale_inv"), {}),
+        *("would load and serve garbage", "loader.unwritten"),
+    ),
+    "NVFP4 without its second scale": (
+        *("nvfp4", dropped(nvfp4, "weight_scale_2"), {}),
+        *("would load and serve garbage", "loader.unwritten"),
+    ),
+    "too few block scales": (
+        *("fp8_block", changed(fp8_block, "weight_scale_inv", lambda o, k: (o // 256, 3)), {}),
+        *("refused", "loader.stops"),
+    ),
+    "one scale for all blocks": (
+        *("fp8_block", changed(fp8_block, "weight_scale_inv", lambda o, k: ()), {}),
+        *("refused", "loader.stops"),
+    ),
+    "scales of narrower groups": (
+        *("wna16", changed(wna16, "weight_scale", lambda o, k: (o, k // 16)), {}),
+        *("refused", "loader.stops"),
+    ),
+    "transposed AWQ": ("awq", transposed_awq, {}, "refused", "loader.stops"),
+    "block FP8 in FP4 experts": (
+        *("fp4_experts", fp8_block, {"architectures": ["DeepseekV4ForCausalLM"]}),
+        *("fuses after online requantisation", "requant.fp8_to_mxfp4"),
+    ),
+    "block FP8 in FP4 experts, scales missing": (
+        *("fp4_experts", dropped(fp8_block, "weight_scale_inv"), {}),
+        *("would load and serve garbage", "requant.incomplete"),
+    ),
+    "BF16 in MXFP4, excluded": (
+        *("mxfp4", bf16, quantised("mxfp4", exclude=["*shared_experts*"])),
+        *("refused", "deepseek.quant"),
+    ),
+    "block FP8 in W4AFP8": ("w4afp8", fp8_block, {}, "refused", "loader.stops"),
+    "a model whose class never fuses": (
+        *("bf16", bf16, {"architectures": ["HYV4ForCausalLM"]}),
+        *("refused", "hunyuan_v4.never"),
+    ),
+    "two shared experts": (
+        *("fp8_block", fp8_block, {"n_shared_experts": 2}),
+        *("refused", "loader.one_shared"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_does_not_fit_gets_the_right_verdict(name: str, tmp_path: Path) -> None:
+    fmt, shared, config, verdict, rule = BROKEN[name]
+    layer = only(report(tmp_path, fmt, shared, **config))
+    assert (layer.verdict, layer.rule) == (verdict, rule)
+    assert all(finding.tensor and finding.detail for finding in layer.findings)
+
+
+def test_kimi_k25_is_refused_by_default_and_garbage_when_enforced(tmp_path: Path) -> None:
+    """The published mixed checkpoint: int4 experts, BF16 shared expert (sglang #25974)."""
+    found = report(tmp_path, "wna16", bf16, **KIMI)
+    assert (found.default.outcome, found.default.rule) == ("not fused", "deepseek.config")
+    assert found.enforced.outcome == "fused"
+    names = {finding.rule for finding in found.layers[0].findings}
+    assert names == {"loader.unwritten", "loader.unmatched"}
+
+
+def test_qwen_bf16_shared_is_quantised_online_on_gfx950_only(tmp_path: Path) -> None:
+    config = QWEN | quantised("mxfp4", exclude=["*shared_expert.*"])
+    amd = only(report(tmp_path / "a", "mxfp4", bf16, server=Server("gfx950"), **config))
+    assert amd.verdict == "fuses after online requantisation"
+    other = only(report(tmp_path / "b", "mxfp4", bf16, server=Server("gfx942"), **config))
+    assert (other.verdict, other.rule) == ("refused", "qwen.can_fuse.quant")
+
+
+@pytest.mark.parametrize(
+    ("tp", "verdict", "rule"), [(2, "fuses", "slot.fits"), (4, "refused", "tp.divisible")]
+)
+def test_tensor_parallel_shares_keep_whole_blocks(
+    tp: int, verdict: str, rule: str, tmp_path: Path
+) -> None:
+    layer = only(report(tmp_path, "fp8_block", server=Server(tp=tp)))
+    assert (layer.verdict, layer.rule) == (verdict, rule)
+
+
+def test_one_bad_layer_does_not_taint_the_others(tmp_path: Path) -> None:
+    tensors = expert_tensors("fp8_block")
+    del tensors["model.layers.2.mlp.experts.3.up_proj.weight_scale_inv"]
+    for key in [key for key in tensors if "layers.1" in key and "shared" in key]:
+        del tensors[key]
+    found = inspect(open_checkpoint(write(tmp_path, config_of("fp8_block"), tensors)))
+    rules = [(layer.rule, layer.findings[0].tensor) for layer in found.layers]
+    assert rules[0][0] == "checkpoint.shared"
+    assert rules[1] == (
+        "checkpoint.routed",
+        "model.layers.2.mlp.experts.3.up_proj.weight_scale_inv",
+    )
+
+
+def test_a_wider_shared_expert_would_be_cut(tmp_path: Path) -> None:
+    """Twice the inner size: the loader takes the first half and says nothing."""
+    wide = {
+        "gate_proj": (2 * INNER, HIDDEN),
+        "up_proj": (2 * INNER, HIDDEN),
+        "down_proj": (HIDDEN, 2 * INNER),
+    }
+    tensors = expert_tensors("bf16", shared_sizes=wide)
+    layer = only(inspect(open_checkpoint(write(tmp_path, config_of("bf16"), tensors))))
+    assert (layer.verdict, layer.rule) == ("would load and serve garbage", "loader.cut")
+
+
+def test_the_plan_renames_to_slot_n(tmp_path: Path) -> None:
+    moves = {move.name: move for move in report(tmp_path, "nvfp4").moves}
+    move = moves["model.layers.2.mlp.shared_experts.up_proj.weight_scale_2"]
+    assert move.renamed == f"model.layers.2.mlp.experts.{EXPERTS}.up_proj.weight_scale_2"
+    assert move.parameter == "model.layers.2.mlp.experts.w13_weight_scale_2"
+    assert (move.part, move.stored) == ("w3", "F32[]")
+
+
+def test_modelopt_s_own_file_is_read(tmp_path: Path) -> None:
+    config = config_of("nvfp4")
+    del config["quantization_config"]
+    folder = write(tmp_path, config, expert_tensors("nvfp4", bf16))
+    quantization = {"quant_algo": "NVFP4", "exclude_modules": ["*.shared_experts*"]}
+    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": quantization}))
+    assert only(inspect(open_checkpoint(folder))).rule == "deepseek.quant"
+
+
+def test_deepseek_s_own_names_are_understood(tmp_path: Path) -> None:
+    renames = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2", "mlp": "ffn"}
+    tensors = {}
+    for name, spec in expert_tensors("fp8_block").items():
+        for old, new in renames.items():
+            name = name.replace(f".{old}.", f".{new}.")
+        tensors[name.replace("weight_scale_inv", "scale").removeprefix("model.")] = spec
+    found = inspect(open_checkpoint(write(tmp_path, config_of("fp8_block"), tensors)))
+    assert only(found).verdict == "fuses"
+
+
+def test_unknown_methods_and_missing_keys_name_file_and_key(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"quantization_config": {"quant_method": "bitnet"}}, "quantization_config.quant_method"),
+        ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "X"}}, "quant_algo"),
+        ({"quantization_config": []}, "quantization_config"),
+        ({"n_shared_experts": None}, "n_shared_experts"),
+        ({"n_shared_experts": 0}, "n_shared_experts"),
+        ({"n_routed_experts": "many"}, "n_routed_experts"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"num_hidden_layers": 1}, "num_hidden_layers"),
+        ({"architectures": []}, "architectures"),
+    ]
+    folder = write(tmp_path, config_of("bf16"), expert_tensors("bf16"))
+    for changes, key in cases:
+        (folder / "config.json").write_text(json.dumps(config_of("bf16") | changes))
+        if changes == {"quantization_config": []}:
+            (folder / "config.json").write_text(json.dumps(config_of("bf16") | {key: [1]}))
+        with pytest.raises(InputError) as caught:
+            inspect(open_checkpoint(folder))
+        assert caught.value.key == key and "config.json" in str(caught.value)
