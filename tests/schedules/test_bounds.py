@@ -20,7 +20,6 @@ from schedules.program import (
     RankClass,
     Record,
     Role,
-    Signal,
     Step,
     Stream,
     Wait,
@@ -157,47 +156,3 @@ def test_no_timeline_beats_the_bounds_and_its_figures_add_up(
     slack = slack_ns(timeline, program)
     assert slack.keys() == {(span.rank, span.op) for span in timeline.spans}
     assert all(0 <= ns <= timeline.makespan_ns for ns in slack.values())
-
-
-def _pipe() -> tuple[Program, tuple[Step, ...]]:
-    steps = (
-        _op("a", 4, 1000),
-        Record("E", "main"),
-        _op("b", 2, 3000),
-        Wait("E", "alt"),
-        _op("c", 2, 1000, "alt"),
-        Record("F", "alt"),
-        Wait("F", "main"),
-        _op("d", 4, 1000),
-    )
-    return _program(steps), steps
-
-
-def test_slack_is_what_an_op_may_be_late() -> None:
-    program, _ = _pipe()
-    slack = slack_ns(simulate(program, spin_machine(4, gaps=GAPLESS)), program)
-    assert slack == {(0, "a"): 0, (0, "b"): 0, (0, "c"): 2000, (0, "d"): 0}
-
-
-@pytest.mark.parametrize("delay", [1500, 2000, 2500])
-def test_slack_is_confirmed_by_delaying_the_op(delay: int) -> None:
-    program, steps = _pipe()
-    machine = spin_machine(4, gaps=GAPLESS)
-    late = _op("c", 2, 1000 + delay, "alt")
-    longer = _program(tuple(late if step is steps[4] else step for step in steps))
-    growth = simulate(longer, machine).makespan_ns - simulate(program, machine).makespan_ns
-    assert growth == max(0, delay - 2000)
-
-
-def test_slack_knows_peers_and_signals() -> None:
-    one = (_op("a", 1, 300), _op("b", 1, 100), _transfer("x", 40))
-    other = (_op("a", 1, 900, "comm"), _transfer("x", 40))
-    program = _program(one, other, exchanges=(_exchange("x", 10),))
-    slack = slack_ns(simulate(program, spin_machine(4, gaps=GAPLESS)), program)
-    assert slack[1, "a"] == slack[1, "x.whole"] == slack[0, "x.whole"] == 0
-    assert slack[0, "a"] == slack[0, "b"] == 940 - 400
-    raising = _op("up", 2, 500, raises="s")
-    polling = _op("down", 1, 100, "alt", polls="s")
-    signalled = replace(_program((raising, polling)), signals=(Signal("s", 2, 1),))
-    slack = slack_ns(simulate(signalled, spin_machine(4, gaps=GAPLESS)), signalled)
-    assert slack[0, "down"] == 0
