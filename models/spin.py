@@ -7,7 +7,7 @@ every time is exact, so timelines can be worked out by hand.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from models.machine import (
     Cost,
@@ -59,11 +59,12 @@ class SpinCosts:
 
     def footprint(self, work: Work, grid: Grid) -> Footprint:
         """All CTAs of a wave kernel; of a persistent one those that its budget lets be resident."""
+        one = self._cta(work, 1)
         ctas = work.dim("ctas")
         if grid.kind != "wave":
             sms = min(grid.enforced_budget or self.num_sms, self.num_sms)
-            ctas = min(ctas, sms * self.sm.ctas(self._cta(work, 1)))
-        return self._cta(work, ctas)
+            ctas = min(ctas, sms * self.sm.ctas(one))
+        return replace(one, ctas=ctas)
 
     @staticmethod
     def _cta(work: Work, ctas: int) -> Footprint:

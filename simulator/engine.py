@@ -7,7 +7,7 @@ has happened, freed SMs go to those who wait, and everything that runs gets its 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from models.machine import Machine
 from schedules.program import Program, RankClass, Signal
@@ -43,14 +43,19 @@ def simulate(
     `skew_ns` each simulated rank's host starts at a seeded offset of up to that many ns. Raises
     `Deadlock` with the cycle when the program cannot end, ValueError for a program that is not sound.
     """
-    offsets = random.Random(seed)
     simulated = {cls.ranks[0]: cls for cls in program.classes}
     if not fold:
         simulated = {rank: cls for cls in program.classes for rank in cls.ranks}
-    starts = {rank: offsets.randint(0, skew_ns) if skew_ns else 0 for rank in sorted(simulated)}
+    starts = host_starts(simulated, skew_ns, seed)
     engine = Engine(program, machine, dict(sorted(simulated.items())), starts, fold=fold)
     engine.run(counters=counters)
     return engine.timeline()
+
+
+def host_starts(ranks: Iterable[int], skew_ns: int | None, seed: int) -> dict[int, int]:
+    """When each rank's host starts, in ns: all at 0 without a skew."""
+    offsets = random.Random(seed)
+    return {rank: offsets.randint(0, skew_ns) if skew_ns else 0 for rank in sorted(ranks)}
 
 
 class Engine:
@@ -75,6 +80,11 @@ class Engine:
         self._flown: list[tuple[str, Flown]] = []
         self._changed: dict[Device, None] = {}
         prices = Prices(machine)
+        for cls in program.classes:
+            for op in cls.ops:
+                prices.launched(
+                    op.work, op.grid
+                )  # a cost that is missing is an error before the run
         self._exchanges = Exchanges(
             self.clock,
             program,

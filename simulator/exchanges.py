@@ -66,7 +66,7 @@ class Meeting:
         start, last = max(self._kernels, key=lambda item: item[0])
         for begin, kernel in self._kernels:
             if start > begin:
-                kernel.stalls.append(("peer_wait", start - begin, last))
+                kernel.stalls += (("peer_wait", start - begin, last),)
             kernel.open(start)
         self._fluid.since = self._shared_since = start
         self._links.add(self)
@@ -93,7 +93,7 @@ class Meeting:
         self._links.remove(self)
         for _, kernel in self._kernels:
             if self._lost_ns >= 0.5:
-                kernel.stalls.append(("link_wait", round(self._lost_ns), None))
+                kernel.stalls += (("link_wait", round(self._lost_ns), None),)
             kernel.device.finish(kernel)
 
     def ended(self, kernel: Held) -> None:

@@ -68,16 +68,16 @@ class Host:
                 self._spend(host_class)
                 kernel = self.device.kernel(op, index, self.time, self._graph)
                 kernel.blocked_by = self._blocked_by
-                self._streams[op.stream].push(kernel)
+                self._stream(op.stream).push(kernel)
             case Record(name, stream_name):
                 self._spend(_EVENT_CLASS)
-                stream = self._streams[stream_name]
+                stream = self._stream(stream_name)
                 event = self._events[name] = Event(self._clock, name, stream, self._graph)
                 stream.push(RecordItem(event, self.time))
             case Wait(name, stream_name):
                 self._spend(_EVENT_CLASS)
                 if name in self._events:  # CUDA ignores a wait for an event not yet recorded
-                    self._streams[stream_name].push(WaitItem(self._events[name], self._graph))
+                    self._stream(stream_name).push(WaitItem(self._events[name], self._graph))
             case HostWork(kind):
                 self._spend(kind)
             case Begin("graph", _):
@@ -86,6 +86,15 @@ class Host:
                 self._graph = self._graphs
             case End("graph", _):
                 self._graph = 0
+
+    def _stream(self, name: str) -> StreamQueue:
+        stream = self._streams.get(name)
+        if stream is None:
+            known = ", ".join(self._streams)
+            raise ValueError(
+                f"a step of rank {self.device.rank} names stream {name!r}, not of {known}"
+            )
+        return stream
 
     def _spend(self, host_class: str) -> None:
         """A replayed graph has no host work of its own: its launch has paid for all."""

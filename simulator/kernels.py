@@ -63,7 +63,7 @@ class Kernel:
         self.width = self.sms = self.peak_sms = 0
         self.start = self.end = -1
         self.active = False
-        self.stalls: list[Stall] = []
+        self.stalls: tuple[Stall, ...] = ()
         self.freed_by: Kernel | None = None
         self.blocked_by: Kernel | None = None  # what the host waited for before this launch
         self.queued = _NOTHING

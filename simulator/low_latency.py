@@ -205,7 +205,7 @@ class Relay:
         now = max(begin, self._clock.ns)
         sending = max(send for send, _ in self._sends.values())
         if sending > begin:
-            kernel.stalls.append(("peer_wait", sending - begin, self._last(0)))
+            kernel.stalls += (("peer_wait", sending - begin, self._last(0)),)
         if now > max(begin, sending):
-            kernel.stalls.append(("dependency", now - max(begin, sending), self._last(1)))
+            kernel.stalls += (("dependency", now - max(begin, sending), self._last(1)),)
         kernel.open(now)

@@ -98,7 +98,13 @@ class StreamQueue:
                 yield self._refilled
             item = self.current = self.items.popleft()
             if isinstance(item, Kernel):
-                yield from self._launch(item)
+                wait_ns = self._ready(item) - self._clock.ns
+                if wait_ns > 0:
+                    yield self._clock.timeout(wait_ns)
+                self.device.submit(item, self.priority)
+                yield item.done
+                self.last = self._after = item
+                self._passed = item.end
             elif isinstance(item, RecordItem):
                 item.event.complete(max(item.launched, self._passed), self._after)
             else:
@@ -108,19 +114,12 @@ class StreamQueue:
             self._event_between = not isinstance(item, Kernel)
             self.current = None
 
-    def _launch(self, kernel: Kernel) -> Generator[simpy.Event, None, None]:
-        """A kernel is ready one gap after its predecessor's end and after its awaited events."""
+    def _ready(self, kernel: Kernel) -> int:
+        """When a kernel is ready: launched, one gap after its predecessor, and after its events."""
         last = self.last
         gap_end = last.end + self._gap(last, kernel) if last is not None else 0
         kernel.queued = Queued(last, gap_end, self._awaited, self._awaited_by)
-        ready = max(kernel.launched, gap_end, self._awaited)
-        now = self._clock.ns
-        if ready > now:
-            yield self._clock.timeout(ready - now)
-        self.device.submit(kernel, self.priority)
-        yield kernel.done
-        self.last = self._after = kernel
-        self._passed = kernel.end
+        return max(kernel.launched, gap_end, self._awaited)
 
     def _gap(self, last: Kernel, kernel: Kernel) -> int:
         if kernel.graph and kernel.graph == last.graph:

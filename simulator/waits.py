@@ -31,9 +31,9 @@ def before_start(kernel: Kernel) -> tuple[Waited, ...]:
 
 def inside(kernel: Kernel) -> tuple[Waited, ...]:
     """The stalls within the span: peers, flights, links, and the signals that it polled for."""
-    stalls: list[Stall] = list(kernel.stalls)
+    stalls: tuple[Stall, ...] = kernel.stalls
     if isinstance(kernel, Held) and kernel.poll is not None and kernel.poll.idle_ns():
-        stalls.append(("dependency", kernel.poll.idle_ns(), kernel.poll.raiser))
+        stalls += (("dependency", kernel.poll.idle_ns(), kernel.poll.raiser),)
     return tuple(waited(*stall) for stall in stalls)
 
 
