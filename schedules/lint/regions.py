@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schedules.lint.finding import Finding, finding
-from schedules.program import Begin, End, HostWait, Launch, RankClass, Record, Wait
+from schedules.program import Begin, End, HostWait, HostWork, Launch, RankClass, Record, Wait
 
 
 def region_findings(cls: RankClass) -> Iterator[Finding]:
@@ -78,6 +78,10 @@ class _Tracker:
         match step:
             case HostWait(event=event):
                 return f"the host waits for {event!r} inside graph {self.name!r}"
+            case HostWork(kind=kind):
+                return (
+                    f"host work {kind!r} inside graph {self.name!r} is not done when it is replayed"
+                )
             case Launch(op=op):
                 wrong = self._on(op.stream, f"{op.name} runs")
                 self.counts[op.stream] = self.counts.get(op.stream, 0) + 1

@@ -213,6 +213,13 @@ CASES = (
     ),
     Case(
         "graph-capture",
+        "host work that a replay leaves out",
+        "host: begin graph g; host: work vote; main: a work=0; host: end graph g",
+        "host: work vote; host: begin graph g; main: a work=0; host: end graph g",
+        1,
+    ),
+    Case(
+        "graph-capture",
         "a stream is not joined where the graph ends",
         f"host: begin graph g; {_FORK}; host: end graph g",
         f"host: begin graph g; {_FORK}; alt: rec E1; main: wait E1; host: end graph g",
