@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -11,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from schedules.files import write_beside
 from viz.palette import FAMILIES
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -68,12 +68,7 @@ def render(page: Page) -> str:
 def write_page(path: Path, page: Page) -> None:
     """Write the page beside `path`, then rename, so that a reader never sees half a file. OSError when
     the folder does not exist or cannot be written."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_text(render(page), "utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_beside(path, render(page))
 
 
 def timelines_html(titles: Sequence[tuple[str, str]]) -> str:

@@ -12,6 +12,7 @@ import pytest
 from moe_overlap.comparison import compare
 from moe_overlap.explanation import explain
 from scenarios import load
+from schedules.timeline import Counter, Span, Timeline, Waited
 from tests.browser.conftest import Opened
 from tests.viz.made import made_timeline
 from viz.explain import write_explanation
@@ -93,3 +94,22 @@ def test_verdict_and_words_flip_with_the_batch(
     assert opened.page.inner_text("[data-key=best]") == document["best"] == best
     assert opened.page.inner_text("[data-key=why]") == document["why"]
     assert opened.page.get_attribute("tr.best", "data-schedule") == best
+
+
+def test_odd_timelines_are_drawn_without_complaint(tmp_path: Path, open_page: Open) -> None:
+    odd = "<img src=x onerror=alert(1)>"
+    zero = Span("L0.zero", 3, "main", 5, 5, 5, "gemm", 0)
+    hour = Span(
+        odd, 3, odd, 0, 10, 3_600_000_000_000, odd, -1, waits=(Waited("dependency", 10, "gone", 9),)
+    )
+    timelines = {
+        "empty": Timeline("p", "m", "predicted", ()),
+        odd: Timeline(odd, odd, "measured", (zero, hour), (Counter("sms_resident", 3, ()),)),
+    }
+    write_view(tmp_path / "odd.html", timelines)
+    opened = open_page(tmp_path / "odd.html")
+    opened.page.fill("#search", "<img")
+    opened.page.keyboard.press("Enter")
+    assert opened.page.inner_text("#dock h3 >> nth=0") == f"{odd} — {odd}"
+    assert "for an event: gone" in opened.page.inner_text("#dock .causes >> nth=0")
+    assert opened.page.query_selector("img") is None
