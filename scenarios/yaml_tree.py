@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -22,7 +23,9 @@ def build_tree(text: str, file: str) -> tuple[Any, Marks, Marks]:
     """Data, marks of keys and marks of values of the one document in `text`; None for no document."""
     try:
         _check_limits(text, file)
-        root = YAML(typ="safe", pure=True).compose(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML lets an anchor move
+            root = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
