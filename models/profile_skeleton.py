@@ -37,23 +37,16 @@ def skeleton(name: str, base: str) -> str:
 
 def _section_lines(section: str, profile: ProfileFile) -> list[str]:
     content = getattr(profile, section).model_dump()
-    lines = [f"{section}:"]
-    for key, value in content.items():
-        if key == "source":
-            value = f"TODO (taken from {profile.name})"
-        if isinstance(value, dict):
-            lines.append(f"  {key}:")
-            lines += [f"    {part}: {_scalar(inner)}" for part, inner in value.items()]
-        else:
-            lines.append(f"  {key}: {_scalar(value)}")
-    return lines
+    content["source"] = f"TODO (taken from {profile.name})"
+    return [f"{section}:", *(f"  {key}: {_flow(value)}" for key, value in content.items())]
 
 
-def _scalar(value: object) -> str:
+def _flow(value: object) -> str:
+    """A value in YAML's flow style."""
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(str, value))}]"
+        return f"[{', '.join(map(_flow, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {inner}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
     return str(value)
 
 
