@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from schedules.merit import layer_ns
 from schedules.timeline import Span, Timeline
 from viz.figures import micro
 from viz.palette import FAMILIES, Family, family, family_name
@@ -71,7 +72,8 @@ def timeline_text(
 
 def _title(timeline: Timeline, window: Window) -> Text:
     what = "whole timeline" if window.layer is None else f"layer {window.layer}"
-    period = f", one layer takes {micro(window.period_ns / 1000)}" if window.period_ns else ""
+    one = layer_ns(timeline)
+    period = f", one layer takes {micro(one / 1000)}" if one else ""
     return Text(f"{timeline.program}, {what}{period} ({timeline.origin})", style="bold")
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
+from schedules.merit import layer_ns
 from schedules.timeline import Timeline
 from viz.columns import timeline_columns
 from viz.figures import micro
 from viz.page import Page, timelines_html, write_page
-from viz.window import steady_window
 
 
 def write_view(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
@@ -28,10 +28,10 @@ def view_page(timelines: Mapping[str, Timeline]) -> Page:
 
 def timeline_note(timeline: Timeline) -> str:
     """Program, origin, length and the steady time of a layer, in one line."""
-    window = steady_window(timeline)
+    layer = layer_ns(timeline)
     parts = [timeline.program, timeline.origin, f"whole {micro(timeline.makespan_ns / 1000)}"]
-    if window.period_ns:
-        parts.append(f"layer {window.layer} {micro(window.period_ns / 1000)}")
+    if layer:
+        parts.append(f"one layer {micro(layer / 1000)}")
     return " · ".join(parts)
 
 

@@ -10,13 +10,11 @@ from schedules.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Times in ns; `layer` is None for the whole timeline. `period_ns` is the time from the start of
-    the layer to the start of the next one, 0 when there is no next one."""
+    """Times in ns; `layer` is None for the whole timeline."""
 
     start_ns: int
     end_ns: int
     layer: int | None = None
-    period_ns: int = 0
 
 
 def layer_windows(timeline: Timeline) -> Mapping[int, tuple[int, int]]:
@@ -40,6 +38,4 @@ def steady_window(timeline: Timeline, layer: int | None = None) -> Window:
         layer = inner[len(inner) // 2]
     if layer not in windows:
         raise KeyError(f"no layer {layer}; the timeline has {min(windows)} to {max(windows)}")
-    start, end = windows[layer]
-    after = windows.get(layer + 1)
-    return Window(start, end, layer, after[0] - start if after else 0)
+    return Window(*windows[layer], layer)

@@ -29,15 +29,15 @@ def spans(*times: tuple[int, int, int]) -> Timeline:
 
 def test_steady_layer_is_a_middle_one_with_a_successor() -> None:
     timeline = spans((0, 0, 90), (1, 100, 190), (2, 205, 290), (3, 300, 390))
-    assert steady_window(timeline) == Window(100, 190, 1, 105)
-    assert steady_window(timeline, 3) == Window(300, 390, 3, 0)
+    assert steady_window(timeline) == Window(100, 190, 1)
+    assert steady_window(timeline, 3) == Window(300, 390, 3)
     with pytest.raises(KeyError, match="no layer 4; the timeline has 0 to 3"):
         steady_window(timeline, 4)
 
 
 def test_without_layers_the_window_is_everything() -> None:
     assert steady_window(spans((-1, 5, 70))) == Window(0, 70)
-    assert steady_window(spans((7, 5, 70))) == Window(5, 70, 7, 0)
+    assert steady_window(spans((7, 5, 70))) == Window(5, 70, 7)
 
 
 def test_drawing_fits_the_width_and_places_ops_to_scale() -> None:
