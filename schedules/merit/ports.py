@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from models.machine import Machine
+from schedules.merit.fastest import Fastest
 from schedules.program import Exchange, Op, Program
-
-if TYPE_CHECKING:
-    from schedules.merit.bounds import Fastest
 
 PORTS = ("nvlink out", "nvlink in", "nic out", "nic in")
 
