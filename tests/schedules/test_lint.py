@@ -9,7 +9,10 @@ import pytest
 from schedules.lint import RULES, lint
 from schedules.program import HostWait, Program, Record, Wait
 from tests.schedules.build_cases import program as built
-from tests.schedules.lint_cases import CASES, Case, program
+from tests.schedules.lint_cases import ORDER_CASES, Case, program
+from tests.schedules.lint_cases_structure import STRUCTURE_CASES
+
+CASES = (*ORDER_CASES, *STRUCTURE_CASES)
 
 _IDS = [f"{case.rule}: {case.name}" for case in CASES]
 
