@@ -13,7 +13,14 @@ from models.forms import Form, Peaks
 from models.machine import Cost, CostLabel, Footprint
 from models.pair_costs import Pair, pair_of, shares
 from models.profile_schema import KernelKind, ProfileFile
-from models.table_works import Place, places_of, point_work, variant_of
+from models.table_works import (
+    TABLE_HIDDEN,
+    TABLE_INNER,
+    Place,
+    places_of,
+    point_work,
+    variant_of,
+)
 from models.tables import LogTable, Point
 from models.work import EXCHANGE_KINDS, Grid, Work
 
@@ -109,7 +116,8 @@ class ProfileCosts:
         form = self._form_named(pair.table)
         total = pair.work
         ns = form.ns(total, self._peaks, self._peaks.sms, "dynamic")
-        place = Place(pair.table, (pair.active,), pair.rows / max(1, pair.active))
+        same = (pair.hidden, pair.inner) == (TABLE_HIDDEN, TABLE_INNER)
+        place = Place(pair.table, (pair.active,), pair.rows / max(1, pair.active), same)
         known = pair.rows > 0 and pair.table in self._points
         whole = self._scaled(place, ns, form) if known else _Whole(ns, form.label, form.error)
         act = self._form_named("elementwise")

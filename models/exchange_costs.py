@@ -88,7 +88,7 @@ class ExchangeCosts:
             return _cost(expected, "fitted", self._normal.error)
         reading = self._tables[name, table_nodes].at((float(sms),), tokens)
         us = expected * math.exp(reading.value)
-        same = table_nodes == nodes
+        same = table_nodes == nodes and work.dim("payload") == _PAYLOAD[name]
         return self._labelled(us, reading, name, same)
 
     def _uniform_tokens(self, work: Work, table_nodes: int, name: str) -> float:

@@ -86,6 +86,19 @@ def test_every_kernel_of_a_layer_has_a_price(model: str, machine: str) -> None:
                 assert footprint.threads <= found.sm.threads
 
 
+def test_sizes_that_no_table_has_are_never_called_measured(h200: Machine) -> None:
+    """Qwen3's experts and hidden size, Kimi's 64 heads: the tables are DeepSeek-V3's."""
+    qwen = on(h200, deployment("qwen3-30b-a3b", mode="normal"))
+    layer = layer_kernels(qwen, prefill(8, 2, 512), spread(8, 1024, 128, 8), 0)
+    kimi = on(h200, deployment("kimi-k2"))
+    decoding = layer_kernels(kimi, decode(8, 64, 1024), spread(8, 64, 384, 8), 0)
+    found = [kernel(layer, name) for name in ("gemm1", "act", "gemm2", "dispatch", "attn")]
+    for each in (*found, kernel(decoding, "attn"), kernel(decoding, "q_bmm")):
+        cost = h200.costs.alone(each.work, each.grid, each.grid.sm_budget or 132)
+        assert cost.label in ("fitted", "roofline"), each.name
+        assert cost.rel_error >= 0.1, each.name
+
+
 def test_machines_without_tables_say_so() -> None:
     """H20 has no public kernel table: its GEMMs are roofline with a wide error."""
     cost = load_machine("h20-8x-ib").costs.alone(gemm(1024, 7168, 7168, "fp8_block"), STATIC, 78)
