@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedules.timeline import Counter
 from simulator.device import Device
-from simulator.kernels import Held
+from simulator.held import Held
 from simulator.links import NIC_IN, NIC_OUT, NVLINK_IN, NVLINK_OUT, Links
 
 NAMES = ("sms_resident", "sms_spinning", "hbm_gbps", "nvlink_gbps", "nic_gbps")

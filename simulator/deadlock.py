@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-import networkx as nx
-
+from simulator.held import Held
 from simulator.host import Host
-from simulator.kernels import Held, Kernel
+from simulator.kernel import Kernel
 from simulator.streams import Event, Item, RecordItem, StreamQueue
-
-if TYPE_CHECKING:
-    Graph = nx.DiGraph[str]
 
 
 class Deadlock(Exception):
@@ -25,44 +21,54 @@ class Deadlock(Exception):
         self.stuck = stuck
 
 
+class Waiting(NamedTuple):
+    """Something waits for something else, and why."""
+
+    waiter: str
+    why: str
+    other: str
+
+
 def explain(now: int, hosts: Sequence[Host], streams: Sequence[StreamQueue]) -> Deadlock:
     """The deadlock that these hosts and streams are in at `now` ns."""
-    graph = _wait_graph(hosts, streams)
-    try:
-        edges = list(nx.find_cycle(graph))
-    except nx.NetworkXNoCycle:
-        edges = []
-    stuck = tuple(sorted(_lines(graph, graph.edges)))
-    lines = _lines(graph, edges) if edges else stuck
+    waiting = {(w.waiter, w.other): w for w in _all_waiting(hosts, streams)}
+    circle = [waiting[pair] for pair in _cycle(waiting)]
+    stuck = tuple(sorted(" ".join(w) for w in waiting.values()))
+    lines = [" ".join(w) for w in circle] if circle else stuck
     message = f"deadlock at {now} ns:\n  " + "\n  ".join(lines)
-    return Deadlock(message, tuple(waiter for waiter, _ in edges), stuck)
+    return Deadlock(message, tuple(w.waiter for w in circle), stuck)
 
 
-def _lines(graph: Graph, edges: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"{waiter} {graph.edges[waiter, other]['why']} {other}" for waiter, other in edges]
+def _cycle(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """A circle among (waiter, other) pairs; empty when there is none."""
+    import networkx as nx  # slow to load, and only a deadlock needs it
+
+    graph = nx.DiGraph(list(pairs))
+    try:
+        return [(waiter, other) for waiter, other in nx.find_cycle(graph)]
+    except nx.NetworkXNoCycle:
+        return []
 
 
-def _wait_graph(hosts: Sequence[Host], streams: Sequence[StreamQueue]) -> Graph:
-    """Edges from everything unfinished to what it waits for, with the reason."""
-    graph: Graph = nx.DiGraph()
+def _all_waiting(hosts: Sequence[Host], streams: Sequence[StreamQueue]) -> Iterator[Waiting]:
+    """Everything unfinished, with what it waits for."""
     kernels = _unfinished(streams)
     for host in hosts:
         if host.waits_for is not None:
-            graph.add_edge(_host(host.device.rank), _event(host.waits_for), why="waits for")
-            _add_event(graph, host.waits_for)
+            yield Waiting(_host(host.device.rank), "waits for", _event(host.waits_for))
+            yield from _of_event(host.waits_for)
     for stream in streams:
         current = stream.current
         if current is None:
             continue
         for item in stream.items:
             if isinstance(item, Kernel):
-                graph.add_edge(_op(item), _item(current, stream), why="is in its stream behind")
+                yield Waiting(_op(item), "is in its stream behind", _item(current, stream))
         if isinstance(current, Kernel):
-            _add_kernel(graph, current, kernels)
+            yield from _of_kernel(current, kernels)
         elif not isinstance(current, RecordItem):
-            graph.add_edge(_item(current, stream), _event(current.event), why="waits for")
-            _add_event(graph, current.event)
-    return graph
+            yield Waiting(_item(current, stream), "waits for", _event(current.event))
+            yield from _of_event(current.event)
 
 
 def _unfinished(streams: Sequence[StreamQueue]) -> list[Kernel]:
@@ -72,40 +78,47 @@ def _unfinished(streams: Sequence[StreamQueue]) -> list[Kernel]:
     return [item for item in items if isinstance(item, Kernel)]
 
 
-def _add_event(graph: Graph, event: Event) -> None:
+def _of_event(event: Event) -> Iterator[Waiting]:
     """An event completes when its stream has come to its record."""
     current = event.stream.current
     if event.at is None and current is not None:
-        graph.add_edge(_event(event), _item(current, event.stream), why="is recorded behind")
+        yield Waiting(_event(event), "is recorded behind", _item(current, event.stream))
 
 
-def _add_kernel(graph: Graph, kernel: Kernel, kernels: Sequence[Kernel]) -> None:
-    """What a kernel at the head of its stream waits for: SMs, peers, or signals."""
+def _of_kernel(kernel: Kernel, kernels: Sequence[Kernel]) -> Iterator[Waiting]:
+    """What a kernel at the head of its stream waits for: SMs, signals, or peers."""
     device = kernel.device
     if kernel.unplaced:
         for other in device.running:
             if other is not kernel:
-                graph.add_edge(_op(kernel), _op(other), why="waits for SMs of")
+                yield Waiting(_op(kernel), "waits for SMs of", _op(other))
         for other in device.queue[: device.queue.index(kernel)]:
-            graph.add_edge(_op(kernel), _op(other), why="waits for SMs after")
+            yield Waiting(_op(kernel), "waits for SMs after", _op(other))
+    elif isinstance(kernel, Held):
+        yield from _of_signal(kernel)
+        yield from _of_peers(kernel, kernels)
+
+
+def _of_signal(kernel: Held) -> Iterator[Waiting]:
+    if kernel.poll is None:
         return
-    if not isinstance(kernel, Held):
+    raiser = kernel.poll.raiser
+    if raiser is None:
+        host = _host(kernel.device.rank)
+        yield Waiting(_op(kernel), "polls a signal not launched by the", host)
+    elif raiser.end < 0:
+        yield Waiting(_op(kernel), "polls the signals of", _op(raiser))
+
+
+def _of_peers(kernel: Held, kernels: Sequence[Kernel]) -> Iterator[Waiting]:
+    if kernel.gate is None:
         return
-    if kernel.poll is not None:
-        raiser = kernel.poll.raiser
-        if raiser is None:
-            graph.add_edge(
-                _op(kernel), _host(device.rank), why="polls a signal not launched by the"
-            )
-        elif raiser.end < 0:
-            graph.add_edge(_op(kernel), _op(raiser), why="polls the signals of")
-    if kernel.gate is not None:
-        for rank, role in kernel.gate.missing(kernel):
-            peer = _peer(kernels, rank, kernel.op.exchange, role)
-            target = f"{role} of rank {rank}, never launched" if peer is None else _op(peer)
-            graph.add_edge(_op(kernel), target, why="waits for its peer")
-            if peer is None:
-                graph.add_edge(target, _host(rank), why="is up to the")
+    for rank, role in kernel.gate.missing(kernel):
+        peer = _peer(kernels, rank, kernel.op.exchange, role)
+        target = f"{role} of rank {rank}, never launched" if peer is None else _op(peer)
+        yield Waiting(_op(kernel), "waits for its peer", target)
+        if peer is None:
+            yield Waiting(target, "is up to the", _host(rank))
 
 
 def _peer(kernels: Sequence[Kernel], rank: int, exchange: str | None, role: str) -> Kernel | None:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 from models.machine import Machine
 from schedules.program import Op, Signal
 from simulator.clock import Clock
-from simulator.kernels import Held, Kernel, Waves
+from simulator.held import Held
+from simulator.kernel import Kernel
 from simulator.placement import Room
 from simulator.prices import Prices
 from simulator.rates import slowdowns
 from simulator.signals import Poll
+from simulator.waves import Waves
 
 if TYPE_CHECKING:
     from simulator.exchanges import Gate

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from simulator.clock import Clock
 from simulator.fluid import Fluid
-from simulator.kernels import Held
+from simulator.held import Held
 from simulator.links import Links, Port
 
 

@@ -19,7 +19,7 @@ from schedules.program import (
 )
 from simulator.clock import Clock
 from simulator.device import Device
-from simulator.kernels import Kernel
+from simulator.kernel import Kernel
 from simulator.streams import Event, RecordItem, StreamQueue, WaitItem
 
 _EVENT_CLASS = "event"

@@ -16,7 +16,7 @@ import simpy
 from models.machine import Cost
 from simulator.clock import Clock
 from simulator.fluid import Fluid
-from simulator.kernels import Held
+from simulator.held import Held
 from simulator.links import Links, Port
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from models.machine import Interference, Machine
 
 if TYPE_CHECKING:
-    from simulator.kernels import Kernel
+    from simulator.kernel import Kernel
 
 
 def slowdowns(active: Sequence[Kernel], machine: Machine) -> list[float]:

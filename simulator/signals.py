@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.kernels import Held, Kernel
+    from simulator.held import Held
+    from simulator.kernel import Kernel
 
 _ROUNDING = 1e-9
 

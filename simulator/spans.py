@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from models.machine import Machine
 from schedules.program import Program
 from schedules.timeline import Counter, Span, Timeline
-from simulator.kernels import Kernel
+from simulator.kernel import Kernel
 from simulator.low_latency import Flown
 from simulator.waits import before_start, inside, waited
 

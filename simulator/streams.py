@@ -12,7 +12,7 @@ from models.machine import Gaps
 from schedules.program import Stream
 from simulator.clock import Clock
 from simulator.device import Device
-from simulator.kernels import Kernel, Queued
+from simulator.kernel import Kernel, Queued
 
 
 class Event:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from schedules.timeline import Cause, Waited
-from simulator.kernels import Held, Kernel, Stall
+from simulator.held import Held
+from simulator.kernel import Kernel, Stall
 
 
 def before_start(kernel: Kernel) -> tuple[Waited, ...]:

@@ -1,0 +1,127 @@
+"""Kernels whose CTAs come and go (rule 4: wave and static).
+
+A *cohort* is a set of CTAs placed together; at each turnover its room is up for whoever heads the
+queue. A *static* persistent kernel is the same with one long wave: CTAs that are placed late run
+their full list of tiles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from schedules.program import Op
+from simulator.fluid import Fluid
+from simulator.kernel import Kernel
+
+if TYPE_CHECKING:
+    from simulator.device import Device
+
+
+class _Cohort(Fluid):
+    """CTAs placed together; `left` counts waves, whole ones that nobody else wants included."""
+
+    __slots__ = ("allocation", "ctas", "sms")
+
+    allocation: int
+    ctas: int
+    sms: int
+
+
+class Waves(Kernel):
+    """A kernel whose SMs come back at each turnover."""
+
+    __slots__ = ("_cohorts", "_turnover", "_wave_ns")
+
+    def __init__(self, op: Op, device: Device, sequence: int, launched: int, graph: int) -> None:
+        super().__init__(op, device, sequence, launched, graph)
+        self._cohorts: list[_Cohort] = []
+        self._turnover = 0  # CTAs whose room this kernel gave back at this instant
+        self._wave_ns = 0.0
+
+    def place(self, ctas: int, now: int) -> None:
+        own = min(ctas, self._turnover)
+        if own:
+            self._cohort(own, now)
+        if ctas > own:
+            self._cohort(ctas - own, self._starts(now))
+        self.unplaced -= ctas
+        self.active = True
+
+    def _cohort(self, ctas: int, begin: int) -> None:
+        device = self.device
+        cohort = _Cohort(device.clock, 1.0, begin, self._turn_over)
+        cohort.ctas = ctas
+        cohort.allocation = device.next_allocation()
+        cohort.sms = device.room.take(cohort.allocation, self.footprint, ctas)
+        self._cohorts.append(cohort)
+        self.width += ctas
+        self.sms += cohort.sms
+        self.peak_sms = max(self.peak_sms, self.sms)
+
+    def settle(self) -> None:
+        """Fix the time of a wave by the SMs held."""
+        self._turnover = 0
+        if not self._wave_ns or self.unplaced:
+            held = min(self.sms, self.most_sms)
+            sms = self.most_sms if self.op.grid.kind == "static" else held
+            if sms:
+                self._wave_ns = self._unit(sms) / -(-self.footprint.ctas // (sms * self.per_sm))
+
+    def recall(self, now: int) -> None:
+        """Take back the waves that have not begun."""
+        for cohort in self._cohorts:
+            cohort.advance(now)
+            margin = 0.5 / self._wave_ns  # a turnover due within half a ns has happened
+            later = -int(-(cohort.left - margin) // 1) - 1
+            if later > 0:
+                cohort.left -= later
+                self.unplaced += later * cohort.ctas
+
+    def extend(self) -> None:
+        """Let every cohort go on for as many whole rounds as there are."""
+        rounds = self.unplaced // self.width if self.width else 0
+        if rounds:
+            for cohort in self._cohorts:
+                cohort.left += rounds
+            self.unplaced -= rounds * self.width
+
+    def flow(self, now: int, slow: float) -> None:
+        rate = 1.0 / (self._wave_ns * slow * self._tail())
+        for cohort in self._cohorts:
+            cohort.flow(now, rate)
+
+    def _tail(self) -> float:
+        """The tail law: a static kernel's CTAs run faster when few are left."""
+        a = self.device.machine.static_tail
+        if self.op.grid.kind != "static" or a == 1.0:
+            return 1.0
+        share: float = self.width / self.footprint.ctas
+        return float((a + (1.0 - a) * share**4) ** 0.25)
+
+    def hbm_gbps(self) -> float:
+        share = self.width / self.footprint.ctas
+        return self.op.work.hbm_bytes * share / (self._wave_ns * self._tail())
+
+    def progress(self, now: int, *, by_index: bool) -> tuple[float, float]:
+        for cohort in self._cohorts:
+            cohort.advance(now)
+        if by_index and self.op.grid.kind == "static":
+            if self.unplaced or not self._cohorts:
+                return 0.0, 0.0
+            last = max(self._cohorts, key=lambda cohort: cohort.left)
+            return 1.0 - last.left, last.rate
+        left = self.unplaced + sum(cohort.left * cohort.ctas for cohort in self._cohorts)
+        rate = sum(cohort.rate * cohort.ctas for cohort in self._cohorts)
+        return 1.0 - left / self.footprint.ctas, rate / self.footprint.ctas
+
+    def _turn_over(self, cohort: Fluid) -> None:
+        assert isinstance(cohort, _Cohort)
+        self._cohorts.remove(cohort)
+        self.width -= cohort.ctas
+        self.sms -= cohort.sms
+        self._turnover += cohort.ctas
+        self.device.release(cohort.allocation, self)
+        if not self._cohorts:
+            self.active = False
+            if not self.unplaced:
+                self.device.finish(self)
