@@ -10,8 +10,10 @@ from typing import Any
 from schedules.timeline import CAUSES, Timeline
 from viz.charts import charts_html, columns_by_rank
 from viz.columns import timeline_columns
+from viz.explain_checkpoint import checkpoint_html
 from viz.explain_figures import control_html, gains_html, paths_html, slots_html
 from viz.explain_words import (
+    checkpoint_words,
     control_words,
     gains_words,
     overlap_words,
@@ -42,7 +44,7 @@ def explanation_page(document: Document, timelines: Mapping[str, Timeline]) -> P
         columns = timeline_columns(timelines[schedule["name"]])
         data[f"timeline-{index}"] = columns | _overlays(schedule, columns)
         titles.append((schedule["name"], _note(schedule)))
-    figures = (
+    figures: tuple[str, ...] = (
         _figure(
             "1. From two paths to one grouped GEMM",
             paths_words(document["paths"]),
@@ -65,6 +67,9 @@ def explanation_page(document: Document, timelines: Mapping[str, Timeline]) -> P
             timelines_html(titles),
         ),
     )
+    fit = document["checkpoint"]
+    if fit is not None:
+        figures += (_figure("6. Checkpoint", checkpoint_words(fit), checkpoint_html(fit)),)
     return Page(
         heading=f"What overlap and fusion change: {document['scenario']}",
         facts=f"{document['model']} · {document['hardware']} · SGLang {document['sglang']} rules · predicted, unmeasured",

@@ -96,16 +96,14 @@ def control_html(control: Part) -> str:
         f"<br>{escape(step['rule'])}: {escape(step['reason'])}" for step in here["steps"]
     )
     cards = (
-        _card(
-            "Switch: is it fused?", here["outcome"], f"{here['rule']}: {here['reason']}{''}", steps
-        ),
-        _card(
+        card("Switch: is it fused?", here["outcome"], f"{here['rule']}: {here['reason']}", steps),
+        card(
             "Layout: which slot?",
             _LAYOUTS[here["layout"]],
             "follows from the all-to-all backend",
             "",
         ),
-        _card(
+        card(
             "Scheduling: what is left to overlap?",
             "by schedule",
             *_hooks(control, here["outcome"] == "fused"),
@@ -132,7 +130,8 @@ def control_html(control: Part) -> str:
     )
 
 
-def _card(title: str, state: str, reason: str, more: str) -> str:
+def card(title: str, state: str, reason: str, more: str = "") -> str:
+    """A card with a title, a state in large letters and its reason; `more` is HTML."""
     return (
         f'<div class="card"><h3>{escape(title)}</h3><div class="state">{escape(state)}</div>'
         f"<p>{escape(reason)}{more}</p></div>"

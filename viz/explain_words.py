@@ -97,5 +97,15 @@ def overlap_words(schedules: list[Part], missing: Mapping[str, str]) -> str:
     )
 
 
+def checkpoint_words(fit: Part) -> str:
+    """Two sentences about figure 6."""
+    kinds = ", ".join(dict.fromkeys(entry["verdict"] for entry in fit["layers"]))
+    return (
+        f"{fit['folder']} stores {fit['tensors']:,} tensors as {fit['format']}; when fused, its shared expert "
+        f"takes the id {fit['slot']} behind the routed ones. With fusion enforced its layers: {kinds}. "
+        f"Without, the server leaves it {fit['default']['outcome']} ({fit['default']['rule']})."
+    )
+
+
 def _gib(nbytes: float) -> str:
     return f"{nbytes / 2**20:,.1f} MiB" if nbytes < 2**30 else f"{nbytes / 2**30:,.2f} GiB"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from moe_overlap.commands.arguments import (
     JsonOption,
@@ -12,10 +15,16 @@ from moe_overlap.commands.arguments import (
     check_settings,
 )
 
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", metavar="DIR", help="Also show whether its shared expert fits."),
+]
+
 
 def explain(
     scenario: ScenarioArgument,
     settings: SetOption = None,
+    checkpoint: CheckpointOption = None,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -27,7 +36,7 @@ def explain(
 
     loaded = load(scenario, check_settings(settings))
     with progress() as report:
-        found = explain_scenario(loaded, progress=report)
+        found = explain_scenario(loaded, checkpoint=checkpoint, progress=report)
     if as_json:
         print_json(dict(found.document))
     if as_json and output is None:

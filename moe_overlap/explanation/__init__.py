@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from moe_overlap import __version__
+from moe_overlap.explanation.checkpoint import checkpoint_fit
 from moe_overlap.explanation.control import control
 from moe_overlap.explanation.gains import gains
 from moe_overlap.explanation.overlap import Overlapped, overlap
@@ -33,10 +35,15 @@ class Explanation:
         return {one.document["name"]: one.timeline for one in self.overlapped}
 
 
-def explain(scenario: Scenario, *, progress: Progress = lambda message: None) -> Explanation:
-    """Figures 1 to 5 of a scenario; the sixth needs a checkpoint and is absent.
+def explain(
+    scenario: Scenario,
+    *,
+    checkpoint: Path | None = None,
+    progress: Progress = lambda message: None,
+) -> Explanation:
+    """The figures of a scenario; the sixth is None without the folder of a checkpoint.
 
-    ScenarioError or InputError where the scenario does not resolve.
+    ScenarioError or InputError where scenario or checkpoint cannot be used.
     """
     resolved = resolve(scenario)
     progress("two paths or one")
@@ -61,5 +68,6 @@ def explain(scenario: Scenario, *, progress: Progress = lambda message: None) ->
         "gains": gained,
         "overlap": [one.document for one in overlapped],
         "overlap_refused": missing,
+        "checkpoint": None if checkpoint is None else checkpoint_fit(resolved, checkpoint),
     }
     return Explanation(document, overlapped)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moe_overlap.explanation import Explanation, explain
 from scenarios import load
+from tests.models.checkpoint_cases import ROUTED, config_of, expert_tensors, write
 from viz.explain import explanation_page
 from viz.explain_words import control_words, gains_words, overlap_words, paths_words, slots_words
 from viz.page import render
@@ -122,3 +124,21 @@ def test_page_holds_the_document_and_every_figure(tiny: Explanation) -> None:
                 f'data-schedule="{row["name"]}" data-key="layer_us" data-value="{row["layer_us"]!r}"'
                 in html
             )
+
+
+@pytest.mark.parametrize(
+    ("shared", "verdict"), [("fp8_block", "fuses"), ("bf16", "would load and serve garbage")]
+)
+def test_checkpoint_figure_says_whether_the_shared_expert_fits(
+    tmp_path: Path, shared: str, verdict: str
+) -> None:
+    tensors = expert_tensors("fp8_block", shared=ROUTED[shared])
+    folder = write(tmp_path / "made", config_of("fp8_block"), tensors)
+    found = explain(load("tiny", []), checkpoint=folder)
+    fit = found.document["checkpoint"]
+    assert [entry["verdict"] for entry in fit["layers"]] == [verdict]
+    assert fit["layers"][0]["layers"] == [1, 2]
+    assert {move["part"] for move in fit["moves"]} == {"w1", "w2", "w3"}
+    html = render(explanation_page(found.document, found.timelines))
+    assert f"<h2>6. Checkpoint</h2><p>made stores {len(tensors)} tensors" in html
+    assert verdict in html
