@@ -1,0 +1,89 @@
+"""What a calibration measures, in the order of what predictions need most.
+
+Every token count here is on the calibration grid; validation cases stay off it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+TaskKind = Literal["gaps", "layers", "caps", "ladder", "pairs"]
+
+# SMs of the exchange and the cap of the GEMMs beside it, as a serving engine sets both; 0: no cap.
+SPLITS = ((8, 0), (8, 124), (16, 116), (20, 112), (24, 108), (32, 100))
+QUICK_SPLITS = ((8, 0), (8, 124), (24, 108))
+PREFILL_TOKENS = (512, 1024, 2048, 4096, 8192)
+QUICK_PREFILL_TOKENS = (1024, 4096)
+DECODE_TOKENS = (8, 16, 32, 64, 128)
+QUICK_DECODE_TOKENS = (16, 128)
+DECODE_CAPS = (0, 116, 108)
+KV_TOKENS = (1024, 4096)
+FEW_SMS = (66, 24, 12)
+LADDER_SMS = (8, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One step of a calibration. `name` is its identity in the file of records."""
+
+    kind: TaskKind
+    params: tuple[tuple[str, int | str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Kind and parameters as text."""
+        return " ".join((self.kind, *(f"{key}={value}" for key, value in self.params)))
+
+    def number(self, key: str) -> int:
+        """A parameter that is a number."""
+        return int(dict(self.params)[key])
+
+    def text(self, key: str) -> str:
+        """A parameter that is a word."""
+        return str(dict(self.params)[key])
+
+
+def task(kind: TaskKind, **params: int | str) -> Task:
+    """A task from keywords."""
+    return Task(kind, tuple(params.items()))
+
+
+def plan(*, quick: bool = False) -> tuple[Task, ...]:
+    """All tasks: gaps, layers in sequence, the ladder and pairs, then kernels on few SMs."""
+    tasks = [task("gaps"), *_layers(quick), *_ladder(quick), *_pairs(quick)]
+    if not quick:
+        tasks += [task("caps", sms=sms, tokens=tokens) for sms in FEW_SMS for tokens in (128, 4096)]
+    return tuple(tasks)
+
+
+def _layers(quick: bool) -> Iterator[Task]:
+    """Layers in sequence: times alone at the power that a schedule draws."""
+    splits = QUICK_SPLITS if quick else SPLITS
+    for num_sms, cap in splits:
+        for tokens in QUICK_PREFILL_TOKENS if quick else PREFILL_TOKENS:
+            yield task("layers", phase="prefill", tokens=tokens, num_sms=num_sms, cap=cap)
+    for cap in DECODE_CAPS[: 1 if quick else 3]:
+        for kv in KV_TOKENS[-1:] if quick or cap else KV_TOKENS:
+            for tokens in QUICK_DECODE_TOKENS if quick else DECODE_TOKENS:
+                yield task("layers", phase="decode", tokens=tokens, kv=kv, cap=cap)
+
+
+def _ladder(quick: bool) -> Iterator[Task]:
+    """Exchanges beside a streaming kernel at rising HBM rates, on disjoint SMs."""
+    for exchange in ("dispatch", "combine"):
+        for sms in LADDER_SMS[-1:] if quick else LADDER_SMS:
+            yield task("ladder", exchange=exchange, num_sms=sms, tokens=4096)
+    if not quick:
+        for exchange in ("dispatch_ll", "combine_ll"):
+            yield task("ladder", exchange=exchange, num_sms=0, tokens=128)
+
+
+def _pairs(quick: bool) -> Iterator[Task]:
+    """Capped compute kernels beside exchanges, both ways."""
+    computes = ("dense", "grouped", "weights", "attention", "elementwise")
+    for exchange in ("dispatch", "combine"):
+        for sms in LADDER_SMS[-1:] if quick else LADDER_SMS:
+            for compute in computes:
+                yield task("pairs", exchange=exchange, num_sms=sms, compute=compute, tokens=4096)
