@@ -60,5 +60,7 @@ if __name__ == "__main__":
     arguments = sys.argv[1:]
     if len(arguments) > 1:
         main(arguments[0], int(arguments[1]))
+    elif arguments:
+        main(arguments[0])
     else:
-        main(*arguments)
+        main()
