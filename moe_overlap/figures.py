@@ -25,6 +25,7 @@ from schedules.merit import (
 )
 from schedules.program import Program
 from schedules.timeline import Span, Timeline
+from simulator.steady import Step
 
 _MAIN = "main"
 _FLIGHT = "flight"
@@ -32,13 +33,22 @@ _FLIGHT = "flight"
 
 @dataclass(frozen=True)
 class Predicted:
-    """A program with its timeline, and the same program with one MoE layer, which tells what a
+    """A simulated step with its program, and the same program with one MoE layer, which tells what a
     further layer adds to a bound."""
 
     program: Program
-    timeline: Timeline
     one_layer: Program
-    layers: int
+    step: Step
+
+    @property
+    def timeline(self) -> Timeline:
+        """The layers that were simulated."""
+        return self.step.timeline
+
+    @property
+    def more_layers(self) -> int:
+        """The layers that were extrapolated."""
+        return self.step.layers - self.step.simulated
 
 
 def figures_of(resolved: Resolved, predicted: Predicted) -> Figures:
@@ -48,34 +58,32 @@ def figures_of(resolved: Resolved, predicted: Predicted) -> Figures:
     if stretch is None:
         raise InputError(deployment.model.name, "num_layers", 0, "at least one MoE layer")
     layer = (stretch.end_ns - stretch.start_ns) / stretch.layers
-    more = deployment.model.num_moe_layers - predicted.layers
     overhead = 1000 * resolved.scenario.runtime.step_overhead_us
     rank = max(timeline.spans, key=lambda span: span.end_ns).rank
     path = critical_path(timeline)
     one = (stretch.start_ns, stretch.start_ns + round(layer))
     return Figures(
-        step_ns=timeline.makespan_ns + more * layer + overhead,
+        step_ns=predicted.step.ns + overhead,
         layer_ns=layer,
         exposed_ns=exposed_ns(timeline, stretch.window)[rank] / stretch.layers,
         sm_resident=sm_resident_fraction(timeline, deployment.machine.num_sms, stretch.window),
         sm_spinning=sm_spinning_fraction(timeline, deployment.machine.num_sms, stretch.window),
-        bounds_ns=_bounds(predicted, deployment.machine, more),
+        bounds_ns=_bounds(predicted, deployment.machine),
         critical_path=_clipped(path, *one),
         bubbles_ns=_bubbles(timeline, rank, stretch),
         cost_shares=cost_shares(timeline),
-        doubt_ns=_doubt(predicted, deployment.machine, path, stretch, more),
+        doubt_ns=_doubt(predicted, deployment.machine, path, stretch),
     )
 
 
-def _bounds(predicted: Predicted, machine: Machine, more: int) -> dict[str, float]:
+def _bounds(predicted: Predicted, machine: Machine) -> dict[str, float]:
     """Bounds of the whole step: each further layer adds what one simulated layer adds."""
     many = _by_name(bounds(predicted.program, machine))
-    if predicted.layers == 1:
+    if not predicted.more_layers:
         return many
     one = _by_name(bounds(predicted.one_layer, machine))
-    return {
-        name: ns + more * (ns - one[name]) / (predicted.layers - 1) for name, ns in many.items()
-    }
+    further = predicted.more_layers / (predicted.step.simulated - 1)
+    return {name: ns + further * (ns - one[name]) for name, ns in many.items()}
 
 
 def _by_name(found: Bounds) -> dict[str, float]:
@@ -107,14 +115,13 @@ def _doubt(
     machine: Machine,
     path: tuple[PathItem, ...],
     stretch: Steady,
-    more: int,
 ) -> dict[str, float]:
     """By kind: time on the step's critical path x the relative uncertainty of its cost."""
     spans = {(span.rank, span.op): span for span in predicted.timeline.spans}
     errors = _errors(predicted.program, machine, spans.values())
     doubts: dict[str, float] = {}
     inside = _clipped(path, *stretch.window)
-    for items, weight in ((path, 1.0), (inside, more / stretch.layers)):
+    for items, weight in ((path, 1.0), (inside, predicted.more_layers / stretch.layers)):
         for item in items:
             span = spans.get((item.rank, item.op))
             if span is not None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from models.sglang_rules import Refusal
 from models.sglang_rules import Refused as RuleRefused
 from models.sglang_sbo import is_blackwell, select_variant
 from moe_overlap.errors import Refused
 from scenarios.resolve import Resolved, ScheduleChoice
 from schedules.builders import build as build_schedule
+from schedules.builders import refusal
 from schedules.program import Begin, Program
 from schedules.timeline import Timeline
 from simulator import simulate as simulate_program
@@ -60,7 +64,6 @@ def program_of(
     allow_refused: bool = False,
 ) -> Program:
     """The program of a choice; the builders' own `Refused` when a rule forbids it."""
-    runtime = resolved.scenario.runtime
     return build_schedule(
         resolved.built_name(choice),
         resolved.deployment,
@@ -68,16 +71,35 @@ def program_of(
         resolved.routing,
         layers=layers,
         fold=fold,
-        rules=resolved.rules,
         whole_step=whole_step,
-        launch=None if runtime.launch == "auto" else runtime.launch,
-        env=runtime.env,
-        threshold=runtime.tbo_token_distribution_threshold,
-        ops=choice.ops,
-        delta=choice.delta,
-        lines=choice.lines,
         allow_refused=allow_refused,
+        **_options(resolved, choice),
     )
+
+
+def refusal_of(resolved: Resolved, choice: ScheduleChoice) -> Refusal | None:
+    """Why the serving engine does not run a choice, or None."""
+    return refusal(
+        resolved.built_name(choice),
+        resolved.deployment,
+        resolved.batch,
+        resolved.routing,
+        **_options(resolved, choice),
+    )
+
+
+def _options(resolved: Resolved, choice: ScheduleChoice) -> dict[str, Any]:
+    runtime = resolved.scenario.runtime
+    return {
+        "rules": resolved.rules,
+        "launch": None if runtime.launch == "auto" else runtime.launch,
+        "env": runtime.env,
+        "threshold": runtime.tbo_token_distribution_threshold,
+        "cuda": CUDA,
+        "ops": choice.ops,
+        "delta": choice.delta,
+        "lines": choice.lines,
+    }
 
 
 def variant_of(resolved: Resolved, choice: ScheduleChoice) -> str:

@@ -19,7 +19,8 @@ class Figures:
     `step_ns` is the whole forward pass, `layer_ns` one MoE layer in steady state. `exposed_ns`,
     `critical_path`, `bubbles_ns` and the SM fractions are of one layer, on the rank that the path
     ends on; `bounds_ns` are of the step. `doubt_ns` is, by kind of kernel, how much of the step would
-    change if that kind's cost were off by its stated uncertainty.
+    change if that kind's cost were off by its stated uncertainty. `phase` are the least and the most
+    that the step is multiplied by when ranks start apart (1 and 1 where that was not looked at).
     """
 
     step_ns: float
@@ -32,6 +33,7 @@ class Figures:
     bubbles_ns: Mapping[str, float]
     cost_shares: Mapping[str, float]
     doubt_ns: Mapping[str, float]
+    phase: tuple[float, float] = (1.0, 1.0)
 
     @property
     def noise_ns(self) -> float:
@@ -41,14 +43,20 @@ class Figures:
     @property
     def band_ns(self) -> tuple[float, float]:
         """The step's band; it never goes below the largest bound."""
-        floor = min(self.step_ns, max(self.bounds_ns.values(), default=0.0))
-        return max(floor, self.step_ns - self.noise_ns), self.step_ns + self.noise_ns
+        low, high = (self.step_ns * factor for factor in self.phase)
+        floor = min(low, max(self.bounds_ns.values(), default=0.0))
+        return max(floor, low - self.noise_ns), high + self.noise_ns
+
+    @property
+    def spread_ns(self) -> float:
+        """Half of what the phase between ranks moves the step by."""
+        return self.step_ns * (self.phase[1] - self.phase[0]) / 2
 
     def noise_against(self, other: Figures) -> float:
         """Uncertainty of the difference of two steps: what both share of a kind's error cancels."""
         kinds = {*self.doubt_ns, *other.doubt_ns}
         gaps = (self.doubt_ns.get(kind, 0.0) - other.doubt_ns.get(kind, 0.0) for kind in kinds)
-        return hypot(*gaps)
+        return hypot(*gaps, self.spread_ns, other.spread_ns)
 
 
 @dataclass(frozen=True)

@@ -79,18 +79,12 @@ def resolve(scenario: Scenario) -> Resolved:
     Raises ScenarioError or InputError, pointing at the file's line where the scenario is at fault.
     """
     rules = _rules(scenario)
-    model = _model(scenario)
-    machine = _machine(scenario)
+    schedules = _schedules(scenario, rules)
     batch = batch_of(scenario)
-    deployment = _deployment(scenario, model, machine, batch)
-    return Resolved(
-        scenario,
-        deployment,
-        batch,
-        _route(scenario, batch, model),
-        _schedules(scenario, rules),
-        rules,
-    )
+    model = _model(scenario)
+    deployment = _deployment(scenario, model, _machine(scenario), batch)
+    routing = _route(scenario, batch, model)
+    return Resolved(scenario, deployment, batch, routing, schedules, rules)
 
 
 def _rules(scenario: Scenario) -> Rules:

@@ -6,7 +6,7 @@ from typing import Any
 
 from models.errors import InputError
 from models.waterfill import waterfill_ranks
-from moe_overlap.comparison import predict
+from moe_overlap.outcome import predict
 from scenarios.resolve import Resolved, ScheduleChoice
 
 ORDERS = ("baseline", "sbo", "tbo")

@@ -1,0 +1,99 @@
+"""What comes of one schedule: a refusal with its reason, or a timeline with its figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from models.machine import Machine
+from models.sglang_rules import Refusal
+from models.sglang_rules import Refused as RuleRefused
+from moe_overlap.figures import Predicted, figures_of
+from moe_overlap.memory_fit import fit_of
+from moe_overlap.prediction import launch_of, program_of, refusal_of, variant_of
+from moe_overlap.row import Figures, Row
+from scenarios.resolve import Resolved, ScheduleChoice
+from schedules.lint import lint
+from schedules.program import Program
+from simulator import Deadlock, simulate_step
+from simulator.bands import band
+
+_PHASE_SEEDS = range(2)
+
+
+@dataclass
+class Programs:
+    """The programs of one schedule by number of MoE layers, each built once."""
+
+    resolved: Resolved
+    choice: ScheduleChoice
+    allow_refused: bool
+    built: dict[int, Program] = field(default_factory=dict)
+
+    def __call__(self, layers: int) -> Program:
+        """The whole step with so many MoE layers."""
+        if layers not in self.built:
+            self.built[layers] = program_of(
+                self.resolved,
+                self.choice,
+                layers=layers,
+                whole_step=True,
+                allow_refused=self.allow_refused,
+            )
+        return self.built[layers]
+
+
+def predict(resolved: Resolved, choice: ScheduleChoice, *, allow_refused: bool) -> Row:
+    """One row: refused by a rule, by memory, by lint or by the engine, else with its figures."""
+    refused = refusal_of(resolved, choice)
+    row = Row(choice.name, variant_of(resolved, choice), None, refused)
+    if refused and not allow_refused:
+        return row
+    programs = Programs(resolved, choice, allow_refused)
+    layers = resolved.deployment.model.num_moe_layers
+    try:
+        sample = programs(min(2, layers))
+    except RuleRefused:  # what not even --allow-refused can build
+        return row
+    row = _with_memory(resolved, row, sample)
+    if row.refused and not allow_refused:
+        return row
+    for finding in lint(sample):
+        if finding.severity == "error":
+            return replace(row, refused=_refusal(f"lint.{finding.rule}", finding.message))
+    return _simulated(resolved, row, programs, layers)
+
+
+def _with_memory(resolved: Resolved, row: Row, program: Program) -> Row:
+    fit = fit_of(resolved, program)
+    return replace(
+        row,
+        launch=launch_of(program),
+        refused=row.refused or fit.refusal,
+        memory_gib=fit.needed.gib,
+        max_batch_per_rank=fit.max_batch,
+    )
+
+
+def _simulated(resolved: Resolved, row: Row, programs: Programs, layers: int) -> Row:
+    machine = resolved.deployment.machine
+    try:
+        step = simulate_step(programs, machine, layers)
+    except Deadlock as deadlock:
+        return replace(row, refused=_refusal("deadlock", str(deadlock)))
+    program = programs(step.simulated)
+    figures = figures_of(resolved, Predicted(program, programs(1), step))
+    if row.launch == "eager":
+        figures = replace(figures, phase=_phase(program, machine, figures))
+    return replace(row, program=program, timeline=step.timeline, figures=figures)
+
+
+def _phase(program: Program, machine: Machine, figures: Figures) -> tuple[float, float]:
+    """Least and most of the step, over the step in phase, with ranks up to half a layer apart: hosts
+    that launch kernel by kernel are not in step, and overlapped loops can lock into other patterns."""
+    spread = band(program, machine, skew_ns=round(figures.layer_ns / 2), seeds=_PHASE_SEEDS)
+    in_phase = spread.makespans_ns[0]
+    return spread.low_ns / in_phase, spread.high_ns / in_phase
+
+
+def _refusal(rule: str, reason: str) -> Refusal:
+    return Refusal(rule=rule, reason=reason, evidence="run")
