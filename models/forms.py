@@ -15,13 +15,14 @@ from models.work import GridKind, Work
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Data-sheet figures of a GPU: FLOP per ns by dtype, HBM bytes per ns, SMs, and the SMs that
-    saturate HBM (fewer get a proportional share of the bandwidth)."""
+    """Data-sheet figures of a GPU: FLOP per ns by dtype, HBM bytes per ns, SMs, the SMs that saturate
+    HBM (fewer get a proportional share of the bandwidth), and the coefficient of the tail law."""
 
     flops_per_ns: tuple[tuple[str, float], ...]
     hbm_gbps: float
     sms: int
     saturating_sms: int
+    static_tail: float = 1.0
 
     def rate(self, dtype: str) -> float:
         """FLOP per ns at the peak of `dtype`; KeyError names those there are."""
@@ -47,7 +48,7 @@ class Form:
         """Time of `work` on `sms` SMs."""
         compute_ns = sum(flops / (self.compute * peaks.rate(dtype)) for dtype, flops in work.flops)
         memory_ns = work.hbm_bytes / (self.memory * peaks.hbm_gbps)
-        compute_ns *= _compute_slowdown(work, peaks.sms, sms, grid)
+        compute_ns *= _compute_slowdown(work, peaks, sms, grid)
         memory_ns *= max(1.0, peaks.saturating_sms / sms)
         return self.floor_ns + p_norm(compute_ns, memory_ns, self.p)
 
@@ -69,10 +70,13 @@ def tiles(work: Work, tile_m: int = 128, tile_n: int = 128) -> int:
     return sizes.get("heads", 1) * -(-rows // tile_m) * -(-sizes["n"] // tile_n)
 
 
-def _compute_slowdown(work: Work, full: int, sms: int, grid: GridKind) -> float:
-    """Compute time on `sms` SMs over that on all: whole tiles per SM for a static grid, proportional
-    for the others."""
+def _compute_slowdown(work: Work, peaks: Peaks, sms: int, grid: GridKind) -> float:
+    """Compute time on `sms` SMs over that on all. A static grid takes whole tiles per SM, and each tile
+    the less time the fewer SMs compute (tail law: `(a + (1 - a) (n / all)^4)^(1/4)`); for the other
+    grids it is inversely proportional."""
     count = tiles(work) if grid == "static" else 0
-    if count:
-        return -(-count // sms) / -(-count // full)
-    return full / sms
+    if not count:
+        return peaks.sms / sms
+    rounds = -(-count // sms) / -(-count // peaks.sms)
+    a, share = peaks.static_tail, sms / peaks.sms
+    return float(rounds * (a + (1 - a) * share**4) ** 0.25)

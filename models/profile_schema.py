@@ -26,9 +26,11 @@ class Section(BaseModel):
 
 
 class Gpu(Section):
-    """Data-sheet figures; `peak_tflops` by dtype (bf16, fp8, fp4)."""
+    """Data-sheet figures; `peak_tflops` by dtype (bf16, fp8, fp4). `device` is what CUDA calls the GPU
+    that was measured."""
 
     name: str
+    device: str = ""
     sms: Count
     compute_capability: tuple[Whole, Whole]
     hbm_gib: Positive
@@ -72,6 +74,13 @@ class MemorySection(Section):
     """Memory that no tensor holds."""
 
     reserve_gib: NotNegative
+
+
+class StaticSection(Section):
+    """Coefficient `a` of the tail law of static persistent kernels: of n CTAs on all SMs each runs in
+    `(a + (1 - a) (n / SMs)^4)^(1/4)` of the time that it takes among SMs of them."""
+
+    tail: Fraction
 
 
 class HostSection(Section):
@@ -196,6 +205,7 @@ class ProfileFile(BaseModel):
     fabric: FabricSection
     gaps: GapsSection
     memory: MemorySection
+    static: StaticSection
     host: HostSection
     interference: InterferenceSection
     kernels: dict[str, KernelKind]
