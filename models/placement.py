@@ -31,17 +31,30 @@ def eplb_placement(popularity: Floats, redundant: int, ep_size: int) -> Placemen
     counts = _replica_counts(popularity, redundant)
     logical = np.repeat(np.arange(len(popularity)), counts)
     load = (popularity / counts)[logical]
-    per_rank = len(logical) // ep_size
-    ranks: list[list[int]] = [[] for _ in range(ep_size)]
-    rank_load = np.zeros(ep_size)
-    for slot in np.argsort(-load, kind="stable"):
-        expert = int(logical[slot])
-        room = [r for r in range(ep_size) if len(ranks[r]) < per_rank]
-        apart = [r for r in room if expert not in ranks[r]] or room
-        rank = min(apart, key=lambda r: (rank_load[r], r))
-        ranks[rank].append(expert)
-        rank_load[rank] += load[slot]
+    order = np.argsort(-load, kind="stable")
+    ranks = _packed([(int(logical[slot]), float(load[slot])) for slot in order], ep_size)
     return np.array([expert for experts in ranks for expert in sorted(experts)], dtype=np.int32)
+
+
+def _packed(replicas: list[tuple[int, float]], ep_size: int) -> list[list[int]]:
+    """Experts of each rank: every replica in turn goes to the least loaded rank that has room, past
+    those that hold the expert already as long as another has room."""
+    per_rank = len(replicas) // ep_size
+    ranks: list[list[int]] = [[] for _ in range(ep_size)]
+    heap = [(0.0, rank) for rank in range(ep_size)]
+    for expert, load in replicas:
+        skipped = []
+        while len(heap) > 1 and expert in ranks[heap[0][1]]:
+            skipped.append(heapq.heappop(heap))
+        if skipped and expert in ranks[heap[0][1]]:
+            heapq.heappush(heap, skipped.pop(0))
+        total, rank = heapq.heappop(heap)
+        ranks[rank].append(expert)
+        if len(ranks[rank]) < per_rank:
+            heapq.heappush(heap, (total + load, rank))
+        for entry in skipped:
+            heapq.heappush(heap, entry)
+    return ranks
 
 
 def _replica_counts(popularity: Floats, redundant: int) -> npt.NDArray[np.int64]:

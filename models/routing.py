@@ -18,7 +18,7 @@ import numpy.typing as npt
 from models.deployment import Model
 from models.errors import InputError
 from models.placement import eplb_placement, replica_table, trivial_placement
-from models.topk_draw import Floats, Ids, draw_topk, power_law_popularity
+from models.topk_draw import MAX_EXPERTS, Floats, Ids, draw_topk, power_law_popularity
 
 Counts = npt.NDArray[np.int64]
 Distribution = Literal["uniform", "power_law", "histogram", "file"]
@@ -205,6 +205,8 @@ def route(spec: RoutingSpec, tokens_per_rank: Sequence[int], model: Model) -> Ro
     """
     ep_size, num_experts = len(tokens_per_rank), model.n_routed_experts
     num_physical = num_experts + spec.redundant_experts
+    if num_experts > MAX_EXPERTS:
+        raise InputError("routing", "n_routed_experts", num_experts, f"at most {MAX_EXPERTS}")
     if num_physical % ep_size:
         raise InputError(
             "routing",

@@ -15,6 +15,7 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 
+MAX_EXPERTS = 32767  # ids are drawn as 16-bit numbers
 _REJECTION_ROUNDS = 24
 # The public kernel tables draw expert loads up to this share of the tokens in flight.
 _POWER_LAW_TOP_SHARE = 0.8

@@ -160,6 +160,22 @@ def test_eplb_places_every_expert_and_fills_ranks_evenly() -> None:
     assert all(len(set(rank)) == 9 for rank in placement.reshape(8, 9).tolist())
 
 
+def test_a_rank_holds_an_expert_twice_only_where_it_must() -> None:
+    popularity = np.array([10.0, 1.0, 1.0, 1.0])
+    placement = eplb_placement(popularity, 2, 3).reshape(3, 2)
+    assert all(0 in rank for rank in placement.tolist())
+    assert sorted(placement.ravel().tolist()) == [0, 0, 0, 1, 2, 3]
+    alone = eplb_placement(np.array([10.0, 1.0]), 2, 1)
+    assert alone.tolist() == [0, 0, 0, 1]
+
+
+def test_a_batch_without_tokens_routes_nothing() -> None:
+    routing = route(RoutingSpec("power_law", 0.8), [0, 0], moe())
+    assert routing.tokens == (0, 0) and routing.top_k == 8
+    assert routing.rank_copies().sum() == 0 and routing.imbalance() == 1.0
+    assert routing.with_shared_slot().top_k == 9
+
+
 def test_a_source_prefers_its_own_replica() -> None:
     placement = np.array([0, 1, 2, 0], dtype=np.int32)
     table = replica_table(placement, 3, 2)
