@@ -4,6 +4,7 @@ A kernel's series are the points that share its fixed sizes (a GEMM's n and k, a
 Along a series the log of measured over predicted time is interpolated in the logs of what varies
 (rows, sequences, copies) and, last, of the SMs held. At a point the measured time is returned; beyond
 the points the nearest ratio holds and the time is *fitted*; without a series the profile below answers.
+Points at one place (more SMs than CTAs) are averaged.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class PointCosts:
         self._grids = grids
         self._errors = errors
         self._spread: dict[str, float] = {}
+        self._ratios: dict[tuple[tuple[object, ...], Coordinates], list[float]] = {}
         self._series: dict[tuple[object, ...], dict[Coordinates, float]] = {}
         for point in points:
             self._add(point)
@@ -129,7 +131,9 @@ class PointCosts:
         series = series_of(work)
         expected = self._base.alone(work, grid, point.sms).ns
         at = (*series.at, math.log(self._held(work, grid, point.sms)))
-        self._series.setdefault(series.family, {})[at] = math.log(point.ns / expected)
+        ratios = self._ratios.setdefault((series.family, at), [])
+        ratios.append(math.log(point.ns / expected))
+        self._series.setdefault(series.family, {})[at] = sum(ratios) / len(ratios)
         self._spread[work.kind] = max(self._spread.get(work.kind, 0.0), point.spread / 2)
 
     def _held(self, work: Work, grid: Grid, sms: int) -> int:

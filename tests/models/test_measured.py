@@ -137,6 +137,14 @@ def test_no_points_are_a_refusal(tmp_path: Path) -> None:
         read_points(file)
 
 
+def test_more_sms_than_ctas_are_one_place() -> None:
+    """A grid of at most 132 CTAs: two caps above that are the same launch."""
+    table = costs(point(256, 132, 1.0), point(256, 200, math.exp(0.2)))
+    work = gemm(256, 7168, 2048, "fp8_block")
+    ratio = table.alone(work, STATIC, 132).ns / Plain().alone(work, STATIC, 132).ns
+    assert ratio == pytest.approx(math.exp(0.1), rel=1e-3)
+
+
 def test_a_fifth_is_held_out_whatever_the_times() -> None:
     keys = [point_key(gemm(m, n, 128, "bf16"), 132) for m in range(1, 51) for n in range(1, 41)]
     held = {key for key in keys if is_held(key, seed=3)}

@@ -1,0 +1,235 @@
+"""A hardware profile from what a calibration measured, over a profile of the library."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from models.calibration_records import Records, Slowed
+from models.costs import peaks_of
+from models.fit import Beside, Fit, Timed, fit_form, fit_slowdown
+from models.machine import Costs
+from models.measured import MeasuredPoint, write_points
+from models.point_costs import PointCosts
+from models.profile import load_machine, load_profile
+from models.profile_schema import ProfileFile
+from models.work import EXCHANGE_KINDS, Grid
+
+# Fewer points than this do not bind the coefficients of a form.
+LEAST_POINTS = 4
+# Forms that stand for many kinds of kernel at once: each measured kind gets its own.
+SHARED_FORMS = ("elementwise", "scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Relative errors of what was held out, by kind of work or by victim of interference."""
+
+    name: str
+    count: int
+    median: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A profile's two files, and how far it is from what was held out."""
+
+    profile: str
+    points: str
+    points_file: str
+    kernels: tuple[HeldOut, ...]
+    pairs: tuple[HeldOut, ...]
+
+
+def calibrated(records: Records, *, name: str, base: str, seed: int, source: str) -> Calibrated:
+    """The profile called `name` over the library's `base`. Needs scipy; ValueError without a point."""
+    if not records.points:
+        raise ValueError("a calibration without a single point makes no profile")
+    profile, _ = load_profile(base)
+    content: dict[str, Any] = {"base": base, "name": name, "source": source}
+    gpu = records.machine.get("gpu")
+    if gpu:
+        content["gpu"] = {"device": str(gpu)}
+    _add_figures(content, records, source)
+    _add_forms(content, records.points, profile, source)
+    _add_interference(content, records, profile, source)
+    below = load_machine(base).costs
+    kernels = held_out_kernels(records.points, below, profile)
+    points_file = f"{name}.points.csv"
+    content["points"] = {
+        "file": points_file,
+        "held_seed": seed,
+        "errors": {held.name: round(held.median, 4) for held in kernels},
+        "clocks": _clocks(records),
+        "source": source,
+    }
+    rules = content["interference"]
+    return Calibrated(
+        _yaml(content),
+        write_points(records.points, [source]),
+        points_file,
+        kernels,
+        held_out_pairs(records.slowed, rules["families"], rules["kinds"], profile),
+    )
+
+
+def _add_figures(content: dict[str, Any], records: Records, source: str) -> None:
+    if records.gaps_ns:
+        content["gaps"] = {**records.gaps_ns, "source": source}
+    if records.host_ns:
+        content["host"] = {"ns": dict(records.host_ns), "source": source}
+
+
+def _clocks(records: Records) -> str:
+    """Range of SM clocks and powers of the points, and what throttled them."""
+    mhz = [point.mhz for point in records.points if point.mhz]
+    watts = [point.watts for point in records.points if point.watts]
+    if not mhz or not watts:
+        return "not read"
+    limits = f"; throttled by {', '.join(records.throttled)}" if records.throttled else ""
+    shared = "; other processes used the GPU" if records.others else ""
+    return (
+        f"SM clock {min(mhz)} to {max(mhz)} MHz, median {round(median(mhz))}; "
+        f"{min(watts)} to {max(watts)} W{limits}{shared}"
+    )
+
+
+def _add_forms(
+    content: dict[str, Any],
+    points: Iterable[MeasuredPoint],
+    profile: ProfileFile,
+    source: str,
+) -> None:
+    """A form of its own for each measured kind that had a shared one."""
+    by_kind: dict[str, list[Timed]] = {}
+    for point in points:
+        entry = profile.kernels[point.work.kind]
+        if entry.form in SHARED_FORMS and not point.held and point.work.hbm_bytes:
+            time = Timed(point.work, point.sms, point.ns)
+            by_kind.setdefault(point.work.kind, []).append(time)
+    peaks = peaks_of(profile)
+    for kind, timed in sorted(by_kind.items()):
+        if len(timed) < LEAST_POINTS or kind in EXCHANGE_KINDS:
+            continue
+        fit = fit_form(timed, peaks, profile.kernels[kind].grid)
+        content.setdefault("kernels", {})[kind] = {"form": kind}
+        content.setdefault("forms", {})[kind] = {
+            **{name: _rounded(estimate.value) for name, estimate in fit.estimates.items()},
+            "error": _rounded(fit.error),
+            "label": "fitted",
+            "source": f"fit of {fit.points} points; {_intervals(fit)}; {source}",
+        }
+
+
+def _add_interference(
+    content: dict[str, Any], records: Records, profile: ProfileFile, source: str
+) -> None:
+    """Coefficients of every family and kind that was measured beside others."""
+    rules = profile.interference
+    section: dict[str, Any] = {"families": {}, "kinds": {}}
+    notes = []
+    if records.hbm_gbps:
+        section["achievable_hbm_gbps"] = _rounded(records.hbm_gbps)
+    for family, group in _by_name(records.slowed, lambda s: (s.family,) if s.family else ()):
+        fit = _slowdown(group, rules.rho_cap)
+        section["families"][family] = _pair(fit)
+        notes.append(f"{family} {_intervals(fit)}")
+    compute = [s for s in records.slowed if not s.family]
+    if compute:
+        section["compute"] = _pair(_slowdown(compute, rules.rho_cap))
+    for kind, group in _by_name(compute, lambda s: s.kinds):
+        fit = _slowdown(group, rules.rho_cap)
+        section["kinds"][kind] = _pair(fit)
+        notes.append(f"{kind} {_intervals(fit)}")
+    section["source"] = "; ".join((source, *notes))
+    content["interference"] = section
+
+
+def _slowdown(group: Iterable[Slowed], rho_cap: float) -> Fit:
+    return fit_slowdown(_kept(group), rho_cap)
+
+
+def _kept(group: Iterable[Slowed]) -> list[Beside]:
+    group = tuple(group)
+    return [s.beside for s in group if not s.held] or [s.beside for s in group]
+
+
+def _by_name(slowed: Iterable[Slowed], names: Any) -> list[tuple[str, list[Slowed]]]:
+    groups: dict[str, list[Slowed]] = {}
+    for entry in slowed:
+        for name in names(entry):
+            groups.setdefault(name, []).append(entry)
+    return sorted(groups.items())
+
+
+def _pair(fit: Fit) -> dict[str, float]:
+    return {"c0": _rounded(fit.value("c0")), "c1": _rounded(fit.value("c1"))}
+
+
+def held_out_kernels(
+    points: Iterable[MeasuredPoint], below: Costs, profile: ProfileFile
+) -> tuple[HeldOut, ...]:
+    """Errors of the points held out, each read from those that were kept, by kind of work."""
+    points = tuple(points)
+    grids = {k: Grid(kind=entry.grid, gang=entry.gang) for k, entry in profile.kernels.items()}
+    costs = PointCosts(below, (p for p in points if not p.held), grids, {})
+    errors: dict[str, list[float]] = {}
+    for point in points:
+        if point.held:
+            ns = costs.alone(point.work, grids[point.work.kind], point.sms).ns
+            errors.setdefault(point.work.kind, []).append(abs(ns / point.ns - 1.0))
+    return _summed(errors)
+
+
+def held_out_pairs(
+    slowed: Iterable[Slowed],
+    families: Mapping[str, Mapping[str, float]],
+    kinds: Mapping[str, Mapping[str, float]],
+    profile: ProfileFile,
+) -> tuple[HeldOut, ...]:
+    """Errors of the slowdowns held out, by victim."""
+    errors: dict[str, list[float]] = {}
+    cap = profile.interference.rho_cap
+    for entry in slowed:
+        pair = families[entry.family] if entry.family else kinds[entry.kinds[0]]
+        if entry.held:
+            rho = min(cap, entry.beside.rho)
+            law = 1 + pair["c0"] * entry.beside.busy + pair["c1"] * rho / (1 - rho)
+            victim = entry.family or entry.kinds[0]
+            errors.setdefault(victim, []).append(abs(law / entry.beside.slowdown - 1))
+    return _summed(errors)
+
+
+def _summed(errors: Mapping[str, list[float]]) -> tuple[HeldOut, ...]:
+    return tuple(
+        HeldOut(name, len(values), median(values), max(values))
+        for name, values in sorted(errors.items())
+    )
+
+
+def _intervals(fit: Fit) -> str:
+    parts = []
+    for name, estimate in fit.estimates.items():
+        width = "unbound" if math.isinf(estimate.half_width) else f"±{estimate.half_width:.2g}"
+        parts.append(f"{name} {estimate.value:.3g} {width}")
+    return ", ".join(parts)
+
+
+def _rounded(value: float, digits: int = 4) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    writer = YAML()
+    writer.default_flow_style = False
+    writer.width = 4096
+    out = io.StringIO()
+    writer.dump(dict(content), out)
+    return out.getvalue()

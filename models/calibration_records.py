@@ -1,0 +1,145 @@
+"""What a calibration wrote, as values: times alone, slowdowns beside others, gaps, host costs.
+
+A record is a JSON object whose `what` says which of these it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from models.errors import InputError
+from models.fit import Beside
+from models.measured import MeasuredPoint, is_held, point_key
+from models.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Slowed:
+    """A kernel beside others: the `victim` and `aggressor` by name, the victim's `kinds` of work or
+    its exchange `family`, and the figures that the law of interference takes."""
+
+    victim: str
+    aggressor: str
+    kinds: tuple[str, ...]
+    family: str
+    beside: Beside
+    held: bool
+
+
+@dataclass
+class Records:
+    """All records of one calibration, sorted out. `gaps_ns` and `host_ns` are medians; `machine` is
+    what the GPU and the libraries call themselves."""
+
+    points: tuple[MeasuredPoint, ...] = ()
+    slowed: tuple[Slowed, ...] = ()
+    gaps_ns: dict[str, int] = field(default_factory=dict)
+    host_ns: dict[str, int] = field(default_factory=dict)
+    hbm_gbps: float = 0.0
+    machine: dict[str, Any] = field(default_factory=dict)
+    throttled: tuple[str, ...] = ()
+    others: bool = False
+
+
+def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> Records:
+    """The records of a calibration; InputError names one that lacks a key."""
+    result = Records()
+    alone: dict[str, list[MeasuredPoint]] = {}
+    slowed: list[Slowed] = []
+    host: dict[str, list[float]] = {}
+    reasons: set[str] = set()
+    for number, record in enumerate(records, start=1):
+        try:
+            what = record["what"]
+            if what == "alone":
+                point = _point(record, seed)
+                alone.setdefault(point.key, []).append(point)
+            elif what == "beside":
+                slowed.append(_slowed(record, seed))
+            elif what == "gaps":
+                result.gaps_ns |= {name: round(ns) for name, ns in record["ns"].items()}
+            elif what == "host":
+                host.setdefault(record["class"], []).append(record["ns"])
+            elif what == "hbm":
+                result.hbm_gbps = max(result.hbm_gbps, record["gbps"])
+            elif what == "machine":
+                result.machine |= {k: v for k, v in record.items() if k not in ("what", "task")}
+            else:
+                raise InputError(source, f"record {number}", what, "a record of a calibration")
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                source, f"record {number}", record, f"a record with {error}"
+            ) from error
+        reasons.update(record.get("throttled", ()))
+        result.others |= bool(record.get("others"))
+    result.points = tuple(_merged(same) for _, same in sorted(alone.items()))
+    result.slowed = tuple(slowed)
+    result.host_ns = {name: round(median(values)) for name, values in sorted(host.items())}
+    result.throttled = tuple(sorted(reasons))
+    return result
+
+
+def work_record(work: Work) -> dict[str, Any]:
+    """A work as a JSON object."""
+    return {
+        "kind": work.kind,
+        "dims": dict(work.dims),
+        "flops": dict(work.flops),
+        "read_bytes": work.read_bytes,
+        "write_bytes": work.write_bytes,
+    }
+
+
+def work_of(record: Mapping[str, Any]) -> Work:
+    """The work that `work_record` wrote."""
+    return Work(
+        record["kind"],
+        tuple(sorted(record["dims"].items())),
+        tuple(sorted(record["flops"].items())),
+        record["read_bytes"],
+        record["write_bytes"],
+    )
+
+
+def _point(record: Mapping[str, Any], seed: int) -> MeasuredPoint:
+    work, sms = work_of(record["work"]), record["sms"]
+    return MeasuredPoint(
+        work,
+        sms,
+        float(record["ns"]),
+        float(record["spread"]),
+        int(record.get("mhz", 0)),
+        int(record.get("watts", 0)),
+        is_held(point_key(work, sms), seed),
+    )
+
+
+def _merged(same: list[MeasuredPoint]) -> MeasuredPoint:
+    """One point of several takes: their median, and the larger of their own spread and theirs."""
+    times = [point.ns for point in same]
+    middle = median(times)
+    first = same[0]
+    return MeasuredPoint(
+        first.work,
+        first.sms,
+        middle,
+        max(median(p.spread for p in same), (max(times) - min(times)) / middle),
+        round(median(p.mhz for p in same)),
+        round(median(p.watts for p in same)),
+        first.held,
+    )
+
+
+def _slowed(record: Mapping[str, Any], seed: int) -> Slowed:
+    key = f"{record['victim']} beside {record['aggressor']}"
+    return Slowed(
+        record["victim"],
+        record["aggressor"],
+        tuple(record["kinds"]),
+        record["family"],
+        Beside(float(record["slowdown"]), float(record["busy"]), float(record["rho"])),
+        bool(record.get("hold", True)) and is_held(key, seed),
+    )

@@ -1,0 +1,191 @@
+"""From records to a profile and back: what was measured is what the loaded machine answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.calibrated_profile import Calibrated, calibrated
+from models.calibration_records import sorted_out, work_of, work_record
+from models.counts import elementwise, gemm, grouped_gemm
+from models.errors import InputError
+from models.machine import Machine
+from models.profile import load_machine
+from models.work import Grid, Work
+
+BASE = "h200-2x-nvlink"
+SEED = 5
+SOURCE = "synthetic"
+SHAPES = ((2112, 7168), (7168, 16384), (4096, 7168))
+STATIC = Grid(kind="static")
+
+
+def dense() -> list[tuple[Work, int, Grid]]:
+    sizes = (1024, 2048, 4096, 8192, 12288, 16384)
+    return [
+        (gemm(m, n, k, "fp8_block"), sms, STATIC)
+        for m in sizes
+        for n, k in SHAPES
+        for sms in (132, 116, 100)
+    ]
+
+
+def norms() -> list[tuple[Work, int, Grid]]:
+    return [
+        (elementwise("norm", rows, 7168, rows * 14336, rows * 14336), 132, Grid())
+        for rows in (64, 256, 1024, 4096, 16384)
+    ]
+
+
+def records(noise: np.random.Generator, factor: float = 1.25) -> list[dict[str, Any]]:
+    """Times of the base profile, `factor` slower, with 2 % noise, and slowdowns of known laws."""
+    base = load_machine(BASE)
+    result: list[dict[str, Any]] = [
+        {"what": "machine", "gpu": "NVIDIA H200", "torch": "2.11.0"},
+        {"what": "gaps", "ns": {"stream": 1500.0, "reaction": 350.0}},
+        {"what": "host", "class": "triton", "ns": 22000.0},
+        {"what": "host", "class": "triton", "ns": 24000.0},
+        {"what": "hbm", "gbps": 4250.0},
+    ]
+    for work, sms, grid in (*dense(), *norms()):
+        ns = base.costs.alone(work, grid, sms).ns * factor * (1 + 0.02 * noise.standard_normal())
+        result.append(
+            {
+                "what": "alone", "work": work_record(work), "sms": sms, "ns": ns, "spread": 0.01,
+                "mhz": 1900, "watts": 600, "throttled": ["power cap"], "others": [],
+            }
+        )  # fmt: skip
+    for index, rho in enumerate((0.0, 0.2, 0.4, 0.6, 0.8) * 3):
+        slow = 1 + 0.2 * 0.8 + 0.15 * rho / (1 - rho)
+        result.append(_beside("dispatch", f"stream {index}", "normal", (), slow, 0.8, rho))
+        result.append(_beside("dense", f"dispatch {index}", "", ("gemm",), 1.1, 0.18, 0.05))
+    return result
+
+
+def _beside(
+    victim: str, other: str, family: str, kinds: Iterable[str], slow: float, busy: float, rho: float
+) -> dict[str, Any]:
+    return {
+        "what": "beside", "victim": victim, "aggressor": other, "family": family,
+        "kinds": list(kinds), "slowdown": slow, "busy": busy, "rho": rho,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def made() -> Calibrated:
+    given = sorted_out(records(np.random.default_rng(1)), SEED, SOURCE)
+    return calibrated(given, name="mine", base=BASE, seed=SEED, source=SOURCE)
+
+
+@pytest.fixture
+def machine(made: Calibrated, tmp_path: Path) -> Machine:
+    return load_machine(written(made, tmp_path))
+
+
+def written(made: Calibrated, folder: Path) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(made.profile)
+    (folder / made.points_file).write_text(made.points)
+    return path
+
+
+def test_figures_and_laws_land_in_the_machine(machine: Machine) -> None:
+    assert (machine.gaps.stream, machine.gaps.reaction) == (1500, 350)
+    assert machine.gaps.graph_node == load_machine(BASE).gaps.graph_node
+    assert machine.host.ns("triton") == 23000
+    assert machine.interference.achievable_hbm_gbps == 4250
+    c0, c1 = machine.interference.coefficients("normal")
+    assert c0 == pytest.approx(0.2, abs=0.02) and c1 == pytest.approx(0.15, abs=0.01)
+    for kind in ("gemm", "attention_decode"):
+        c0, c1 = machine.interference.compute_coefficients(kind)
+        assert 1 + c0 * 0.18 + c1 * 0.05 / 0.95 == pytest.approx(1.1, abs=0.005)
+
+
+def test_what_was_measured_is_answered(machine: Machine) -> None:
+    base = load_machine(BASE)
+    given = sorted_out(records(np.random.default_rng(1)), SEED, SOURCE)
+    grids = {"gemm": STATIC, "norm": Grid()}
+    kept = [point for point in given.points if not point.held]
+    for point in kept:
+        cost = machine.costs.alone(point.work, grids[point.work.kind], point.sms)
+        assert cost.ns == pytest.approx(point.ns, rel=1e-3)
+        assert cost.label == "measured"
+    between = gemm(1536, 7168, 16384, "fp8_block")
+    cost = machine.costs.alone(between, STATIC, 108)
+    assert cost.ns == pytest.approx(1.25 * base.costs.alone(between, STATIC, 108).ns, rel=0.05)
+    assert cost.label == "interpolated"
+
+
+def test_held_out_points_are_predicted_and_their_error_printed(made: Calibrated) -> None:
+    held = {entry.name: entry for entry in made.kernels}
+    assert held["gemm"].count >= 5
+    assert 0.0 < held["gemm"].median < 0.05
+    assert "held_seed: 5" in made.profile
+    assert any(entry.name == "normal" and entry.worst < 0.01 for entry in made.pairs)
+
+
+def test_clocks_and_throttling_are_told(made: Calibrated) -> None:
+    assert "1900 to 1900 MHz" in made.profile
+    assert "throttled by power cap" in made.profile
+
+
+def test_a_measured_kind_gets_a_form_of_its_own(machine: Machine, made: Calibrated) -> None:
+    assert "form: norm" in made.profile
+    far = elementwise("norm", 100_000, 1536, 100_000 * 3072, 100_000 * 3072)
+    expected = load_machine(BASE).costs.alone(far, Grid(), 132).ns * 1.25
+    assert machine.costs.alone(far, Grid(), 132).ns == pytest.approx(expected, rel=0.1)
+
+
+def test_a_key_taken_out_by_hand_is_named_by_line(made: Calibrated, tmp_path: Path) -> None:
+    path = written(made, tmp_path)
+    lines = made.profile.splitlines()
+    number = next(i for i, line in enumerate(lines) if line.strip().startswith("held_seed"))
+    path.write_text("\n".join(lines[:number] + lines[number + 1 :]) + "\n")
+    with pytest.raises(InputError) as caught:
+        load_machine(path)
+    assert caught.value.key == "points.held_seed"
+    assert lines[caught.value.line - 1] == "points:"
+
+
+def test_points_that_are_gone_are_named(made: Calibrated, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(made.profile)
+    with pytest.raises(InputError, match=r"mine.points.csv"):
+        load_machine(path)
+
+
+def test_the_hash_covers_the_points(made: Calibrated, tmp_path: Path) -> None:
+    path = written(made, tmp_path)
+    before = load_machine(path).profile_sha256
+    points = tmp_path / made.points_file
+    points.write_text(points.read_text().replace(",0.0100,", ",0.0200,", 1))
+    assert load_machine(path).profile_sha256 != before
+
+
+def test_works_survive_their_record() -> None:
+    for work in (
+        gemm(5, 7, 128, "fp8_block"),
+        grouped_gemm("grouped_gemm_masked", (3, 0, 200), 4096, 7168, "fp8_block", 1),
+    ):
+        assert work_of(work_record(work)) == work
+
+
+def test_repeated_points_become_their_median_with_their_spread() -> None:
+    work = gemm(128, 4096, 7168, "fp8_block")
+    takes = [
+        {"what": "alone", "work": work_record(work), "sms": 132, "ns": ns, "spread": 0.01}
+        for ns in (100.0, 110.0, 90.0)
+    ]
+    (point,) = sorted_out(takes, SEED, SOURCE).points
+    assert point.ns == 100.0
+    assert point.spread == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("record", [{"what": "sideways"}, {"what": "alone", "sms": 3}, {}])
+def test_a_record_that_is_none_is_refused(record: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="record 1"):
+        sorted_out([record], SEED, "records.jsonl")
