@@ -7,9 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from schedules.timeline import CAUSES, Timeline
+from schedules.timeline import Timeline
 from viz.charts import charts_html, columns_by_rank
-from viz.columns import timeline_columns
 from viz.explain_checkpoint import checkpoint_html
 from viz.explain_figures import control_html, gains_html, paths_html, slots_html
 from viz.explain_words import (
@@ -22,9 +21,9 @@ from viz.explain_words import (
 )
 from viz.figures import micro
 from viz.page import Page, timelines_html, write_page
+from viz.sections import section_data
 
 Document = Mapping[str, Any]
-_DEPENDENCY = CAUSES.index("dependency")
 
 
 def write_explanation(
@@ -38,12 +37,10 @@ def write_explanation(
 def explanation_page(document: Document, timelines: Mapping[str, Timeline]) -> Page:
     """The page, not yet rendered."""
     charts = _load_charts(document["gains"]["load"])
+    shown = [(schedule, timelines[schedule["name"]]) for schedule in document["overlap"]]
     data: dict[str, Any] = {"explanation": document, "charts": charts}
-    titles = []
-    for index, schedule in enumerate(document["overlap"]):
-        columns = timeline_columns(timelines[schedule["name"]])
-        data[f"timeline-{index}"] = columns | _overlays(schedule, columns)
-        titles.append((schedule["name"], _note(schedule)))
+    data |= section_data((timeline for _, timeline in shown), (_overlays(*one) for one in shown))
+    titles = [(schedule["name"], _note(schedule)) for schedule, _ in shown]
     figures: tuple[str, ...] = (
         _figure(
             "1. From two paths to one grouped GEMM",
@@ -96,18 +93,16 @@ def _note(schedule: Document) -> str:
     return " · ".join(parts)
 
 
-def _overlays(schedule: Document, columns: Document) -> dict[str, Any]:
-    """What the figure draws beside the lanes; `events` are the spans with a wait for another op's event."""
-    waits, at, events = columns["waits"], 0, []
-    for span, count in enumerate(waits):
-        causes = columns["wait_cause"][at : at + count]
-        if _DEPENDENCY in causes:
-            events.append(span)
-        at += count
+def _overlays(schedule: Document, timeline: Timeline) -> dict[str, Any]:
+    """What the figure draws beside the lanes; `events` are the spans that waited for one."""
     return {
         "exposed": schedule["exposed"],
         "yields": [[turn["rank"], turn["ns"]] for turn in schedule["yields"]],
-        "events": events,
+        "events": [
+            index
+            for index, span in enumerate(timeline.spans)
+            if any(wait.cause == "dependency" for wait in span.waits)
+        ],
     }
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from schedules.timeline import Timeline
 from viz.charts import charts_html, stacked_bars
-from viz.columns import timeline_columns
 from viz.figures import COLUMNS, Column, gain_words, micro
 from viz.page import Page, timelines_html, write_page
 from viz.palette import CAUSE_COLOURS, FAMILIES, family_name
+from viz.sections import section_data
 
 Document = Mapping[str, Any]
 
@@ -31,11 +31,8 @@ def report_page(document: Document, timelines: Mapping[str, Timeline]) -> Page:
     """The report as a page, not yet rendered."""
     rows = {row["name"]: row for row in document["schedules"]}
     data: dict[str, Any] = {"document": document, "charts": _charts(document, timelines)}
-    titles = []
-    for index, (name, timeline) in enumerate(timelines.items()):
-        row = rows.get(name, {})
-        data[f"timeline-{index}"] = timeline_columns(timeline)
-        titles.append((name, _note(row, timeline)))
+    data |= section_data(timelines.values())
+    titles = [(name, _note(rows.get(name, {}), timeline)) for name, timeline in timelines.items()]
     lanes = timelines_html(titles) if titles else ""
     return Page(
         heading=str(document["scenario"]),

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from schedules.timeline import Timeline
-from viz.columns import timeline_columns
 from viz.figures import micro
 from viz.page import Page, timelines_html, write_page
 from viz.palette import FAMILIES
+from viz.sections import section_data
 from viz.validation import Compared, OpError, compare_ops
 from viz.view import clock_note, timeline_note
 
@@ -28,9 +28,7 @@ def validation_page(heading: str, pairs: Pairs) -> Page:
     """The page, not yet rendered."""
     compared = {name: compare_ops(*pair) for name, pair in pairs.items()}
     timelines = {f"{name}, {one.origin}": one for name, pair in pairs.items() for one in pair}
-    data: dict[str, Any] = {
-        f"timeline-{k}": timeline_columns(t) for k, t in enumerate(timelines.values())
-    }
+    data = section_data(timelines.values())
     data["validation"] = {name: _document(pairs[name], found) for name, found in compared.items()}
     titles = [(name, timeline_note(timeline)) for name, timeline in timelines.items()]
     tables = "".join(_ops_html(name, found) for name, found in compared.items())

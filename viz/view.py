@@ -8,9 +8,9 @@ from pathlib import Path
 
 from schedules.merit import layer_ns
 from schedules.timeline import Timeline
-from viz.columns import timeline_columns
 from viz.figures import micro
 from viz.page import Page, timelines_html, write_page
+from viz.sections import section_data
 
 
 def write_view(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
@@ -21,9 +21,14 @@ def write_view(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
 def view_page(timelines: Mapping[str, Timeline]) -> Page:
     """The page, not yet rendered."""
     titles = [(name, timeline_note(timeline)) for name, timeline in timelines.items()]
-    data = {f"timeline-{k}": timeline_columns(t) for k, t in enumerate(timelines.values())}
     machines = " · ".join(dict.fromkeys(t.machine for t in timelines.values()))
-    return Page(", ".join(timelines), machines, timelines_html(titles), clock_note(timelines), data)
+    return Page(
+        ", ".join(timelines),
+        machines,
+        timelines_html(titles),
+        clock_note(timelines),
+        section_data(timelines.values()),
+    )
 
 
 def timeline_note(timeline: Timeline) -> str:

@@ -21,19 +21,19 @@ function setTheme(view, theme) {
 function drawLegend(view) {
   const legend = document.getElementById("legend");
   if (!legend) return;
-  const used = new Set(view.sections.flatMap((s) => [...new Set(s.data.c.family)]));
+  const used = new Set(view.sections.flatMap((s) => s.summary.families));
   const dark = view.theme === "dark";
   const items = view.families.filter((_, k) => used.has(k)).map((family) => {
     const swatch = element("i");
     swatch.style.background = familyColour(family, 1, dark);
     return element("span", {}, swatch, family.title);
   });
-  if (view.sections.some((s) => s.data.c.child.includes(2))) {
+  if (view.sections.some((s) => s.summary.split)) {
     items.push(element("span", {}, element("i", { className: "child-a" }), "child a"), element("span", {}, element("i", { className: "child-b" }), "child b"));
   }
-  if (view.sections.some((s) => s.data.c.critical.length)) items.push(element("span", {}, element("i", { className: "critical" }), "critical path"));
+  if (view.sections.some((s) => s.summary.has.has("critical"))) items.push(element("span", {}, element("i", { className: "critical" }), "critical path"));
   for (const [key, title] of [["exposed", "exposed communication"], ["yields", "yield"], ["events", "event"]]) {
-    if (view.sections.some((s) => (s.data.c[key] || []).length)) items.push(element("span", {}, element("i", { className: key }), title));
+    if (view.sections.some((s) => s.summary.has.has(key))) items.push(element("span", {}, element("i", { className: key }), title));
   }
   legend.replaceChildren(...items);
 }
@@ -66,7 +66,7 @@ function listenSearch(view) {
     for (const section of view.sections) {
       section.data.match(view.query);
       if (!view.query.trim()) continue;
-      for (const rank of view.ranksOf(section.data)) {
+      for (const rank of view.ranksOf(section.summary)) {
         for (const rows of section.data.rows.get(rank).values()) for (const row of rows) for (const i of row) if (section.data.matches(i)) hits.push([section, i]);
       }
     }
@@ -88,8 +88,8 @@ function listenControls(view) {
   fillLayers(view);
   listenSearch(view);
   const ranks = document.getElementById("ranks");
-  const all = [...new Set(view.sections.flatMap((s) => s.data.ranks))].sort((a, b) => a - b);
-  ranks.placeholder = `${view.ranksOf(view.sections[0].data).join(", ")} of ${all[0]}–${all[all.length - 1]}`;
+  const all = [...new Set(view.sections.flatMap((s) => s.summary.ranks))].sort((a, b) => a - b);
+  ranks.placeholder = `${view.ranksOf(view.sections[0].summary).join(", ")} of ${all[0]}–${all[all.length - 1]}`;
   ranks.parentElement.hidden = all.length < 2;
   ranks.addEventListener("change", () => { view.chosenRanks = ranks.value.trim() === "all" ? all : parseRanks(ranks.value); view.draw(); });
   document.getElementById("zoom-in").addEventListener("click", () => view.zoomBy(0.6));
@@ -98,7 +98,7 @@ function listenControls(view) {
   for (const name of ["counters", "critical"]) {
     const node = document.getElementById(name);
     node.addEventListener("change", () => { view[name] = node.checked; view.draw(); });
-    node.parentElement.hidden = !view.sections.some((s) => s.data.c[name].length);
+    node.parentElement.hidden = !view.sections.some((s) => s.summary.has.has(name));
   }
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && event.target.tagName !== "INPUT") { event.preventDefault(); document.getElementById("search").focus(); }

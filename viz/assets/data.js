@@ -14,8 +14,28 @@ function offsets(counts) {
   return out;
 }
 
-class TimelineData {
-  constructor(columns) {
+// What is known of a timeline before its columns are parsed.
+class Summary {
+  constructor(summary) {
+    this.layers = new Map(summary.layers.map(([layer, start, end]) => [layer, { start, end }]));
+    this.makespan = summary.makespan;
+    this.ranks = summary.ranks;
+    this.families = summary.families;
+    this.split = summary.split;
+    this.has = new Set(summary.has);
+  }
+
+  // From the start of a layer to the start of the next one.
+  period(layer) {
+    const here = this.layers.get(layer);
+    const next = this.layers.get(layer + 1);
+    return here && next ? next.start - here.start : null;
+  }
+}
+
+class TimelineData extends Summary {
+  constructor(columns, summary) {
+    super(summary);
     this.c = columns;
     this.size = columns.op.length;
     this.waitAt = offsets(columns.waits);
@@ -23,9 +43,6 @@ class TimelineData {
     this.critical = new Uint8Array(this.size);
     for (const i of columns.critical) this.critical[i] = 1;
     this.rows = this.buildRows();
-    this.ranks = [...new Set(columns.rank)].sort((a, b) => a - b);
-    this.makespan = columns.end.reduce((a, b) => Math.max(a, b), 0);
-    this.layers = this.buildLayers();
     this.matched = null;
   }
 
@@ -70,28 +87,6 @@ class TimelineData {
     }
     out.forEach((row, i) => { row.first = i === 0 || out[i - 1].rank !== row.rank; });
     return out;
-  }
-
-  buildLayers() {
-    const windows = new Map();
-    for (let i = 0; i < this.size; i++) {
-      const layer = this.c.layer[i];
-      if (layer < 0) continue;
-      const w = windows.get(layer);
-      if (!w) windows.set(layer, { start: this.c.start[i], end: this.c.end[i] });
-      else {
-        if (this.c.start[i] < w.start) w.start = this.c.start[i];
-        if (this.c.end[i] > w.end) w.end = this.c.end[i];
-      }
-    }
-    return windows;
-  }
-
-  // From the start of a layer to the start of the next one: the time of a layer in steady state.
-  period(layer) {
-    const here = this.layers.get(layer);
-    const next = this.layers.get(layer + 1);
-    return here && next ? next.start - here.start : null;
   }
 
   waitsOf(i) { return this.entries(i, this.waitAt, "wait"); }

@@ -8,8 +8,9 @@ function micro(ns) {
 }
 
 class Section {
-  constructor(view, node) {
-    Object.assign(this, { view, node, name: node.dataset.timeline });
+  constructor(view, node, summary) {
+    Object.assign(this, { view, node, name: node.dataset.timeline, summary: new Summary(summary) });
+    this.raw = summary;
     this.plot = node.querySelector(".plot");
     this.drawn = 0;
     this.near = false;
@@ -19,7 +20,7 @@ class Section {
 
   get data() {
     if (!this.loaded) {
-      this.loaded = new TimelineData(embedded(`timeline-${this.node.dataset.index}`));
+      this.loaded = new TimelineData(embedded(`timeline-${this.node.dataset.index}`), this.raw);
       this.loaded.match(this.view.query);
     }
     return this.loaded;
@@ -27,7 +28,7 @@ class Section {
 
   // Rows of the ranks shown, and for every span the row it is in (-1: not shown).
   get rows() {
-    const ranks = this.view.ranksOf(this.data);
+    const ranks = this.view.ranksOf(this.summary);
     if (!this.cached || this.cached.key !== ranks.join()) {
       const rows = this.data.rowsOf(ranks);
       const rowOf = new Int32Array(this.data.size).fill(-1);
@@ -37,7 +38,7 @@ class Section {
     return this.cached.rows;
   }
 
-  get offset() { return this.view.offset(this.data); }
+  get offset() { return this.view.offset(this.summary); }
 
   measure() {
     const { top, bottom, width } = this.plot.getBoundingClientRect();
@@ -108,9 +109,10 @@ class View {
     this.critical = true;
     this.selected = null;
     this.chartWatch = {};
-    this.sections = [...document.querySelectorAll("section[data-timeline]")].map((n) => new Section(this, n));
+    const summaries = embedded("summaries");
+    this.sections = [...document.querySelectorAll("section[data-timeline]")].map((n) => new Section(this, n, summaries[Number(n.dataset.index)]));
     this.chosenRanks = null;
-    const layers = this.sections.length ? [...this.sections[0].data.layers.keys()].sort((a, b) => a - b) : [];
+    const layers = this.sections.length ? [...this.sections[0].summary.layers.keys()].sort((a, b) => a - b) : [];
     this.layers = layers;
     this.layer = layers.length ? layers[this.steadyIndex(layers)] : null;
     this.resetWindow();
@@ -141,9 +143,9 @@ class View {
 
   resetWindow() {
     let length = 0;
-    for (const { data } of this.sections) {
-      const window = this.layer === null ? null : data.layers.get(this.layer);
-      length = Math.max(length, window ? window.end - window.start : data.makespan);
+    for (const { summary } of this.sections) {
+      const window = this.layer === null ? null : summary.layers.get(this.layer);
+      length = Math.max(length, window ? window.end - window.start : summary.makespan);
     }
     this.window = { from: -0.02 * length, to: 1.04 * length || 1 };
     this.home = { ...this.window };

@@ -1,0 +1,42 @@
+"""The data of a page's timeline sections: columns per timeline, and a summary of each.
+
+The summaries say all that the page needs before a timeline is looked at, so that the columns of one
+that is off the screen are not even parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from schedules.timeline import Timeline
+from viz.columns import timeline_columns
+from viz.window import layer_windows
+
+_OVERLAYS = ("exposed", "yields", "events")
+
+
+def section_data(
+    timelines: Iterable[Timeline], overlays: Iterable[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Embedded documents `timeline-0`, ... and `summaries`. `overlays` are, timeline by timeline, further
+    columns that a page draws: `exposed`, `yields` and `events`."""
+    given = list(timelines)
+    extra = list(overlays) or [{} for _ in given]
+    data: dict[str, Any] = {"summaries": []}
+    for index, (timeline, overlay) in enumerate(zip(given, extra, strict=True)):
+        columns = timeline_columns(timeline) | dict(overlay)
+        data["summaries"].append(_summary(timeline, columns))
+        data[f"timeline-{index}"] = columns
+    return data
+
+
+def _summary(timeline: Timeline, columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "layers": [[layer, *window] for layer, window in layer_windows(timeline).items()],
+        "makespan": timeline.makespan_ns,
+        "ranks": list(timeline.ranks),
+        "families": sorted(set(columns["family"])),
+        "split": 2 in columns["child"],
+        "has": [name for name in ("critical", "counters", *_OVERLAYS) if columns.get(name)],
+    }
