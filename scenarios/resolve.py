@@ -8,6 +8,8 @@ from pathlib import Path
 from models.config import load_model
 from models.deployment import A2A, Batch, Deployment, Model, Quantization
 from models.errors import InputError
+from models.fusion import Decision
+from models.fusion_deployment import decide_for
 from models.machine import Machine
 from models.profile import load_machine
 from models.routing import Routing, RoutingSpec, route
@@ -49,14 +51,34 @@ class Resolved:
         return sum(map(len, lens)) / len(lens)
 
     def built_name(self, choice: ScheduleChoice) -> str:
-        """The builders' name of a choice: the scenario's own flags of the shared expert are suffixes
-        for every built-in schedule that does not carry one already."""
-        flags = self.scenario.shared_experts
+        """The builders' name of a choice: where the scenario's own flags lead to a fused shared expert
+        or to a server that does not start, they are a suffix of every built-in schedule that carries
+        none already. Where the server only logs why it does not fuse, the schedule stays as it is."""
         if "+" in choice.name or choice.ops is not None or choice.lines is not None:
             return choice.name
-        if flags.waterfill:
-            return f"{choice.name}+fused+waterfill"
-        return f"{choice.name}+fused" if flags.fusion == "enforce" else choice.name
+        if self._fusion(choice.name).outcome == "not fused":
+            return choice.name
+        waterfill = self.scenario.shared_experts.waterfill
+        return f"{choice.name}+fused+waterfill" if waterfill else f"{choice.name}+fused"
+
+    def fusion_note(self) -> str:
+        """Why flags that ask for fusion have no effect; empty where they have one."""
+        flags, decision = self.scenario.shared_experts, self._fusion("baseline")
+        if decision.outcome != "not fused" or not (flags.waterfill or flags.fusion == "enforce"):
+            return ""
+        return f"shared_experts has no effect ({decision.rule}): {decision.reason}"
+
+    def _fusion(self, schedule: str) -> Decision:
+        flags = self.scenario.shared_experts
+        return decide_for(
+            self.deployment,
+            self.rules.version,
+            enforce=flags.fusion == "enforce",
+            disable=flags.fusion == "disable",
+            waterfill=flags.waterfill,
+            sbo=schedule.startswith("sbo"),
+            tbo=schedule == "tbo",
+        )
 
     def choice(self, name: str) -> ScheduleChoice:
         """The scenario's schedule called `name`, or a known one that the scenario does not list."""

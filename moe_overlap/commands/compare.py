@@ -69,6 +69,8 @@ def _print_table(result: Comparison, target: Path | None) -> None:
     console.print(compare_table(document))
     for line in refusals(document):
         console.print(line)
+    if note := result.resolved.fusion_note():
+        console.print(note, highlight=False)
     best = document["best"]
     console.print(f"\n{'No schedule fits' if best is None else f'{best}: ' + document['verdict']}.")
     console.print(document["why"], highlight=False)
