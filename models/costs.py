@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from models.errors import InputError, choices
 from models.exchange_costs import LABELS, ExchangeCosts, table_error
 from models.footprints import footprint_of
 from models.forms import Form, Peaks
@@ -46,7 +47,8 @@ class ProfileCosts:
         self._alone: dict[tuple[Work, Grid, int], Cost] = {}
 
     def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
-        """Time of `work` alone on `sms` SMs. KeyError for a kind that the profile does not list."""
+        """Time of `work` alone on `sms` SMs. InputError for a kind or format that
+        the profile does not list."""
         key = (work, grid, sms)
         cost = self._alone.get(key)
         if cost is None:
@@ -126,13 +128,10 @@ class ProfileCosts:
         return _Whole(shares(pair, form.floor_ns, whole.ns, act_ns), whole.label, whole.error)
 
     def _entry(self, kind: str) -> KernelKind:
-        try:
-            return self._profile.kernels[kind]
-        except KeyError as error:
-            known = ", ".join(sorted(self._profile.kernels))
-            raise KeyError(
-                f"profile {self._profile.name!r} has no kernel kind {kind!r}; it has: {known}"
-            ) from error
+        entry = self._profile.kernels.get(kind)
+        if entry is None:
+            raise InputError(self._profile.name, "kernels", kind, choices(self._profile.kernels))
+        return entry
 
     def _form(self, work: Work) -> Form:
         family, variant = self._entry(work.kind).form, variant_of(work)
@@ -140,13 +139,9 @@ class ProfileCosts:
         return self._form_named(specific if specific in self._profile.forms else family)
 
     def _form_named(self, name: str) -> Form:
-        try:
-            entry = self._profile.forms[name]
-        except KeyError as error:
-            known = ", ".join(sorted(self._profile.forms))
-            raise KeyError(
-                f"profile {self._profile.name!r} has no form {name!r}; it has: {known}"
-            ) from error
+        entry = self._profile.forms.get(name)
+        if entry is None:
+            raise InputError(self._profile.name, "forms", name, choices(self._profile.forms))
         return Form(
             entry.floor_us * 1e3, entry.compute, entry.memory, entry.p, entry.error, entry.label
         )

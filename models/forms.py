@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from models.errors import InputError
 from models.machine import CostLabel
 from models.work import GridKind, Work
 
@@ -25,12 +26,12 @@ class Peaks:
     static_tail: float = 1.0
 
     def rate(self, dtype: str) -> float:
-        """FLOP per ns at the peak of `dtype`; KeyError names those there are."""
+        """FLOP per ns at the peak of `dtype`; InputError names those there are."""
         for name, rate in self.flops_per_ns:
             if name == dtype:
                 return rate
         known = ", ".join(name for name, _ in self.flops_per_ns)
-        raise KeyError(f"the GPU has no peak for {dtype!r}; it has: {known}")
+        raise InputError("hardware profile", "gpu.peak_tflops", dtype, known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import pytest
 
 from models.counts import elementwise, gemm
 from models.deployment import Deployment, LayerKernels
+from models.errors import InputError
 from models.layer import layer_kernels
 from models.machine import Machine
 from models.profile import library_machines, load_machine
@@ -238,8 +239,10 @@ def test_low_latency_halves_and_flight_make_the_table(h200: Machine) -> None:
 
 
 def test_an_absent_kind_is_an_error_with_the_known_ones(h200: Machine) -> None:
-    with pytest.raises(KeyError, match="no kernel kind 'spin'"):
+    with pytest.raises(InputError, match="kernels: 'spin'"):
         h200.costs.alone(work("spin", ctas=4, cta_ns=10), Grid(), 4)
+    with pytest.raises(InputError, match=r"gpu\.peak_tflops: 'fp4'.*bf16, fp8"):
+        h200.costs.alone(gemm(128, 7168, 7168, "nvfp4"), STATIC, 132)
     with pytest.raises(ValueError, match="on 0 SMs"):
         h200.costs.alone(gemm(1, 128, 128, "bf16"), STATIC, 0)
 
