@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from models.exchanges import LL_HEADER_BYTES, TOPK_ENTRY_BYTES
 from models.machine import Cost, CostLabel
 from models.profile_schema import ProfileFile, TableSection
 from models.tables import LogTable, Point, Reading
@@ -18,9 +19,9 @@ from models.work import Work
 # What the tables' source timed: 256 experts, top-8, hidden size 7168.
 _EXPERTS, _TOP_K = 256, 8
 _PAYLOAD = {
-    "dispatch": 7168 + 4 * 56 + 8 * _TOP_K,
+    "dispatch": 7168 + 4 * 56 + TOPK_ENTRY_BYTES * _TOP_K,
     "combine": 2 * 7168,
-    "dispatch_ll": 7168 + 4 * 56 + 16,
+    "dispatch_ll": 7168 + 4 * 56 + LL_HEADER_BYTES,
     "combine_ll": 2 * 7168,
 }
 LABELS: Mapping[str, CostLabel] = {

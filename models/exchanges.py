@@ -19,7 +19,8 @@ from models.work import Work, work
 
 Counts = npt.NDArray[np.int64]
 LL_HEADER_BYTES = 16
-TOPK_ENTRY_BYTES = 8
+# An expert id of eight bytes and a weight of four travel with a normal-mode token (DeepEP 1.2.1).
+TOPK_ENTRY_BYTES = 12
 
 
 def payload_bytes(deployment: Deployment, exchange: str) -> int:

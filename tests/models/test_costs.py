@@ -212,7 +212,7 @@ def test_a_skewed_rank_pays_in_bandwidth_not_in_floor(h200: Machine) -> None:
             tokens=4096,
             copies=copies,
             nic_copies=0,
-            payload=7456,
+            payload=7488,
             ep_size=8,
             nodes=1,
             combine=0,

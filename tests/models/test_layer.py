@@ -66,8 +66,8 @@ def test_messages_by_hand() -> None:
     # fp8 with scales (7392 bytes) and a 16-byte header; bf16 back.
     assert exchange_bytes(low, routing, "dispatch")[0] == (T * (7392 + 16),) * 8
     assert exchange_bytes(low, routing, "combine")[3] == (T * 14336,) * 8
-    # Eight ids and eight weights of four bytes travel with a normal-mode token.
-    assert exchange_bytes(normal, routing, "dispatch")[0] == (T * (7392 + 64),) * 8
+    # Eight ids of eight bytes and eight weights of four travel with a normal-mode token.
+    assert exchange_bytes(normal, routing, "dispatch")[0] == (T * (7392 + 96),) * 8
 
 
 def test_normal_mode_sends_a_token_once_per_rank_and_once_per_node() -> None:
@@ -75,14 +75,14 @@ def test_normal_mode_sends_a_token_once_per_rank_and_once_per_node() -> None:
     routing = replace(spread(16, T), ids=(spread(8, T, 8, 8).ids[0],) * 16)
     case = deployment(ep=16, mode="normal")
     matrix = exchange_bytes(case, routing, "dispatch")
-    assert matrix[0][0] == T * 7456
+    assert matrix[0][0] == T * 7488
     assert sum(matrix[0][1:]) == 0
     layer = layer_kernels(case, decode(16, T, 8), routing, 9)
     # Rank 9 is on node 1: its 128 tokens cross to node 0 through its NIC.
     assert kernel(layer, "dispatch").work.dim("nic_copies") == T
     # Rank 9 sends one copy of each token to its relay, rank 1, which passes it on to rank 0.
-    assert (matrix[9][1], matrix[9][0]) == (T * 7456, 0)
-    assert matrix[1][0] == 2 * T * 7456
+    assert (matrix[9][1], matrix[9][0]) == (T * 7488, 0)
+    assert matrix[1][0] == 2 * T * 7488
     low = deployment(ep=16)
     assert exchange_bytes(low, routing, "dispatch")[0][0] == 8 * T * 7408
 
