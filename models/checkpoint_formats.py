@@ -69,11 +69,14 @@ FP8_TENSOR = Format(
         "input_scale": scalar(optional=True),
     },
 )
-FP8_CHANNEL = Format(
-    "compressed-tensors FP8",
-    "compressed_tensors",
-    {"weight": _weight("F8_E4M3"), "weight_scale": Stored(_FLOATS, lambda o, k: (o, 1))},
-)
+
+
+def ct_fp8(scale: Stored, unit: int = 1) -> Format:
+    """compressed-tensors FP8 with the scales of its strategy."""
+    tensors = {"weight": _weight("F8_E4M3"), "weight_scale": scale, "input_scale": scalar(True)}
+    return Format("compressed-tensors FP8", "compressed_tensors", tensors, inner_unit=unit)
+
+
 _E8M0_32 = Stored(("U8", "F8_E8M0"), lambda o, k: (o, ceil_div(k, 32)), optional=True)
 MXFP8 = Format(
     "MXFP8",
@@ -271,9 +274,7 @@ def _compressed(config: Mapping[str, Any], source: str) -> Format:
     kind = config.get("format")
     if kind == "nvfp4-pack-quantized":
         return CT_NVFP4
-    if kind == "float-quantized":
-        return FP8_CHANNEL
-    if kind != "pack-quantized":
+    if kind not in ("pack-quantized", "float-quantized"):
         allowed = "pack-quantized, nvfp4-pack-quantized, float-quantized"
         raise InputError(source, "format", kind, allowed)
     groups = config.get("config_groups")
@@ -281,6 +282,21 @@ def _compressed(config: Mapping[str, Any], source: str) -> Format:
     weights = first.get("weights") if isinstance(first, Mapping) else None
     if not isinstance(weights, Mapping):
         raise InputError(source, "config_groups", groups, "a group with weights")
+    if kind == "float-quantized":
+        return _compressed_fp8(weights, source)
     bits = _whole(weights, "num_bits", 4, source)
     group = _whole(weights, "group_size", 128, source)
     return wna16(bits, group, bool(weights.get("symmetric", True)))
+
+
+def _compressed_fp8(weights: Mapping[str, Any], source: str) -> Format:
+    strategy = weights.get("strategy")
+    if strategy == "channel":
+        return ct_fp8(Stored(_FLOATS, lambda o, k: (o, 1)))
+    if strategy == "tensor":
+        return ct_fp8(scalar())
+    block = weights.get("block_structure")
+    if strategy != "block" or block != [128, 128]:
+        allowed = "channel, tensor, or block with block_structure [128, 128]"
+        raise InputError(source, "config_groups.weights.strategy", strategy, allowed)
+    return ct_fp8(Stored(_FLOATS, lambda o, k: (ceil_div(o, 128), ceil_div(k, 128))), unit=128)

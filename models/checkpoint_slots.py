@@ -16,10 +16,35 @@ from typing import Literal
 from models.checkpoint_files import LayerTensors, TensorKey
 from models.checkpoint_formats import Format, Stored
 from models.checkpoint_headers import TensorInfo
+from models.sglang_rules import Evidence
 
 Effect = Literal["fits", "requantised", "refused", "garbage"]
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 _FLOATS = frozenset({"F32", "F16", "BF16"})
+
+
+# What each rule means, and how it is known; `<family>.*` ids are those of the fusion rules.
+RULES: Mapping[str, tuple[str, Evidence]] = {
+    "slot.fits": ("the tensor has the slot's type and shape", "code"),
+    "requant.fp8_to_mxfp4": ("block FP8 becomes MXFP4 when weight and scale are there", "code"),
+    "requant.bf16_to_mxfp4": (
+        "BF16 becomes MXFP4: Qwen3.5 under Quark on gfx95x, enforced",
+        "code",
+    ),
+    "requant.incomplete": ("a part of the conversion's input is missing", "inferred"),
+    "requant.shape": ("the conversion needs another shape, or whole blocks of 32", "code"),
+    "requant.fused_gate_up": ("gate and up stored as one tensor are not converted", "code"),
+    "loader.one_shared": ("the loader asserts that one shared expert is fused", "code"),
+    "loader.stops": ("the copy into the slot fails, so loading ends", "inferred"),
+    "loader.cut": ("the loader takes the slot's part of a longer tensor", "inferred"),
+    "loader.broadcast": ("the copy repeats a size of 1", "inferred"),
+    "loader.cast": ("the copy converts numbers that mean something else", "inferred"),
+    "loader.unwritten": ("a parameter of the slot gets no tensor", "code"),
+    "loader.unmatched": ("a tensor's new name is no parameter; only a warning", "code"),
+    "tp.divisible": ("a rank's share of the inner size is not whole in the format", "code"),
+    "checkpoint.routed": ("the routed experts are not complete in the stated format", "code"),
+    "checkpoint.shared": ("the layer stores no shared expert", "code"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
+from models.checkpoint_slots import RULES
 from models.conditions import words
 from models.fusion_rules import (
     Adjustment,
@@ -33,7 +35,24 @@ def fusion_document() -> str:
     parts = [_INTRODUCTION]
     for version in reversed(fusion_versions()):
         parts.append("\n".join(_version_lines(load_fusion_rules(version))))
-    return "\n".join(parts) + "\n"
+    parts.append("\n".join(_checkpoint_lines()))
+    return "\n".join(parts)
+
+
+def _checkpoint_lines() -> Iterator[str]:
+    yield "## Checkpoints"
+    yield ""
+    yield (
+        "`moe-overlap checkpoint` renames the shared expert's tensors to one more routed expert, as the "
+        "server's loader does, and says what happens to each. Where a fusion rule above refuses "
+        "although fusion is enforced, that rule is the verdict."
+    )
+    yield ""
+    yield "| rule | what it means | evidence |"
+    yield "| --- | --- | --- |"
+    for name, (meaning, evidence) in RULES.items():
+        yield f"| {name} | {meaning} | {evidence} |"
+    yield ""
 
 
 def _version_lines(rules: FusionRules) -> Iterator[str]:
@@ -42,6 +61,8 @@ def _version_lines(rules: FusionRules) -> Iterator[str]:
     yield ""
     yield f"{count} rules from {rules.source}."
     yield ""
+    if rules.version == fusion_versions()[-1]:
+        yield from _product_lines(rules)
     yield "### Argument handling"
     yield ""
     yield "| rule | when | then | why | evidence |"
@@ -60,6 +81,17 @@ def _version_lines(rules: FusionRules) -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     for hook in rules.scheduling:
         yield f"| {hook.schedule} | {hook.unfused} | {hook.fused} | {hook.evidence} |"
+    yield ""
+
+
+def _product_lines(rules: FusionRules) -> Iterator[str]:
+    sizes = (len(rules.families), len(BACKENDS), len(FORMATS), len(SERVERS), 2 ** len(FLAGS))
+    families, backends, formats, servers, flags = sizes
+    yield (
+        f"`moe-overlap fusion --product` decides every combination of {families} families, {backends} "
+        f"all-to-all backends, {formats} formats, {servers} servers and {flags} sets of flags "
+        f"({prod(sizes)} in all) and counts the outcomes and the rules that decided."
+    )
     yield ""
 
 

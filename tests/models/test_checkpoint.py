@@ -11,6 +11,7 @@ import pytest
 
 from models.checkpoint import LayerVerdict, Report, Server, inspect
 from models.checkpoint_files import open_checkpoint
+from models.checkpoint_slots import RULES
 from models.errors import InputError
 from tests.models.checkpoint_cases import (
     DENSE,
@@ -151,6 +152,42 @@ BROKEN: dict[str, tuple[str, Projection, dict[str, Any], str, str]] = {
         *("refused", "loader.one_shared"),
     ),
 }
+
+
+def test_every_rule_of_the_loader_is_explained() -> None:
+    cited = {rule for _, _, _, _, rule in BROKEN.values()}
+    assert {
+        rule for rule in cited if rule.partition(".")[0] in ("loader", "requant", "slot")
+    } <= set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shape"),
+    [
+        ("channel", lambda o, k: (o, 1)),
+        ("tensor", lambda o, k: (1,)),
+        ("block", lambda o, k: (o // 128, k // 128)),
+    ],
+)
+def test_compressed_tensors_fp8_by_strategy(
+    strategy: str, shape: Callable[[int, int], tuple[int, ...]], tmp_path: Path
+) -> None:
+    def make(o: int, k: int) -> Tensors:
+        return {"weight": ("float8_e4m3fn", (o, k)), "weight_scale": ("float32", shape(o, k))}
+
+    weights = {"strategy": strategy, "block_structure": [128, 128]}
+    quantization = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {"group_0": {"weights": weights}},
+    }
+    tensors = {
+        name.replace(".weight", f".{suffix}"): spec
+        for name in expert_tensors("bf16")
+        for suffix, spec in make(*SIZES[name.split(".")[-2]]).items()
+    }
+    config = config_of("bf16", quantization_config=quantization)
+    assert only(inspect(open_checkpoint(write(tmp_path, config, tensors)))).verdict == "fuses"
 
 
 @pytest.mark.parametrize("name", BROKEN)
