@@ -47,9 +47,12 @@ class Fluid:
             if eta is not None:
                 self._clock.ring(eta - now, self._ring)
 
+    def stop(self) -> None:
+        """End without telling anybody."""
+        self.eta = None
+        self.left = self.rate = 0.0
+
     def _ring(self, _: simpy.Event) -> None:
         if self.eta == self._clock.ns:  # else a timer that a later rate has overtaken
-            self.eta = None
-            self.left = 0.0
-            self.rate = 0.0
+            self.stop()
             self.on_end(self)

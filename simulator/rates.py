@@ -1,6 +1,6 @@
 """Interference between kernels that run at the same time on one rank (rule 5).
 
-HBM is one resource: when demands exceed what is achievable, all are cut alike. A communication
+HBM is one resource: when demands exceed what is achievable, all its users are cut alike. A communication
 kernel is bound by latency, so it slows with the share of SMs that its neighbours keep busy and with
 their HBM rate: `1 + c0 * busy + c1 * rho / (1 - rho)`; a compute kernel slows by the same form beside
 communication, with the coefficients of its kind. The larger of the two reasons holds; they are never
@@ -23,12 +23,15 @@ def slowdowns(active: Sequence[Kernel], machine: Machine) -> list[float]:
     if len(active) < 2:
         return [1.0] * len(active)
     demands = [kernel.hbm_gbps() for kernel in active]
-    shared = hbm_cut(demands, machine.interference.achievable_hbm_gbps)
-    return [max(shared, _latency(kernel, active, demands, shared, machine)) for kernel in active]
+    cut = hbm_cut(demands, machine.interference.achievable_hbm_gbps)
+    return [
+        max(cut if demand else 1.0, _latency(kernel, active, demands, cut, machine))
+        for kernel, demand in zip(active, demands, strict=True)
+    ]
 
 
 def hbm_cut(demands: Sequence[float], achievable: float) -> float:
-    """By how much HBM slows everyone: demand over what is achievable, 1 at least. A kernel that asks
+    """By how much HBM slows everyone who uses it: demand over what is achievable, 1 at least. A kernel that asks
     for more on its own was measured with it, so its demand raises what is achievable."""
     total = sum(demands)
     return max(1.0, total / max(achievable, *demands)) if total else 1.0
@@ -38,7 +41,7 @@ def _latency(
     kernel: Kernel,
     active: Sequence[Kernel],
     demands: Sequence[float],
-    shared: float,
+    cut: float,
     machine: Machine,
 ) -> float:
     """Slowdown by memory latency: every neighbour counts for communication, communication alone
@@ -49,7 +52,7 @@ def _latency(
     for other, demand in zip(active, demands, strict=True):
         if other is not kernel and (family or other.family):
             sms += other.sms
-            gbps += demand / shared
+            gbps += demand / cut
     if not sms:
         return 1.0
     if family:

@@ -7,6 +7,7 @@ their full list of tiles.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from schedules.program import Op
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 class _Cohort(Fluid):
     """CTAs placed together; `left` counts waves, whole ones that nobody else wants included."""
 
-    __slots__ = ("allocation", "ctas", "sms")
+    __slots__ = ("allocation", "begin", "ctas", "sms")
 
     allocation: int
+    begin: int
     ctas: int
     sms: int
 
@@ -50,6 +52,7 @@ class Waves(Kernel):
     def _cohort(self, ctas: int, begin: int) -> None:
         device = self.device
         cohort = _Cohort(device.clock, 1.0, begin, self._turn_over)
+        cohort.begin = begin
         cohort.ctas = ctas
         cohort.allocation = device.next_allocation()
         cohort.sms = device.room.take(cohort.allocation, self.footprint, ctas)
@@ -68,14 +71,20 @@ class Waves(Kernel):
                 self._wave_ns = self._unit(sms) / -(-self.footprint.ctas // (sms * self.per_sm))
 
     def recall(self, now: int) -> None:
-        """Take back the waves that have not begun."""
-        for cohort in self._cohorts:
+        """Take back the waves that have not begun. A turnover at this very instant is one at which
+        somebody else may come first."""
+        for cohort in tuple(self._cohorts):
             cohort.advance(now)
-            margin = 0.5 / self._wave_ns  # a turnover due within half a ns has happened
-            later = -int(-(cohort.left - margin) // 1) - 1
-            if later > 0:
+            half_ns = 0.5 * cohort.rate
+            later = ceil(cohort.left - half_ns) - 1
+            turns_over = now > cohort.begin and cohort.left - later > 1.0 - half_ns
+            if later > 0 or turns_over:
+                later += turns_over
                 cohort.left -= later
                 self.unplaced += later * cohort.ctas
+            if turns_over:
+                cohort.stop()
+                self._turn_over(cohort)
 
     def extend(self) -> None:
         """Let every cohort go on for as many whole rounds as there are."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from models.machine import Footprint, SmResources
 from simulator.placement import Room
+from tests.simulator.plain_room import Free, PlainRoom
 
 SM = SmResources(threads=2048, registers=65536, smem_bytes=200_000, cta_slots=8)
 CTAS = st.builds(
@@ -17,42 +18,6 @@ CTAS = st.builds(
     registers=st.sampled_from([0, 8192, 30000]),
     smem_bytes=st.sampled_from([0, 1000, 90_000, 200_000]),
 )
-Free = tuple[int, int, int, int]
-
-
-class PlainRoom:
-    """Every SM by itself: a CTA goes to the SM with most free."""
-
-    def __init__(self, num_sms: int) -> None:
-        self.free: list[Free] = [(2048, 65536, 200_000, 8)] * num_sms
-        self.placed: dict[int, list[tuple[int, Free]]] = {}
-
-    def best(self, need: Free) -> int | None:
-        """The emptiest SM that takes a CTA."""
-        able = [
-            (free, -index)
-            for index, free in enumerate(self.free)
-            if all(have >= want for have, want in zip(free, need, strict=True))
-        ]
-        return -max(able)[1] if able else None
-
-    def take(self, allocation: int, cta: Footprint, at_most: int) -> tuple[int, int]:
-        """(CTAs placed, SMs that hold them)."""
-        need = (cta.threads, cta.registers, cta.smem_bytes, 1)
-        placed = self.placed.setdefault(allocation, [])
-        while len(placed) < at_most and (index := self.best(need)) is not None:
-            self._add(index, need, -1)
-            placed.append((index, need))
-        return len(placed), len({index for index, _ in placed})
-
-    def release(self, allocation: int) -> None:
-        """Give every CTA back."""
-        for index, need in self.placed.pop(allocation):
-            self._add(index, need, 1)
-
-    def _add(self, index: int, need: Free, sign: int) -> None:
-        a, b, c, d = (have + sign * want for have, want in zip(self.free[index], need, strict=True))
-        self.free[index] = (a, b, c, d)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -63,21 +28,27 @@ class PlainRoom:
 def test_groups_of_sms_hold_what_single_sms_hold(
     num_sms: int, actions: list[tuple[Footprint, int, int]]
 ) -> None:
-    room, plain = Room(num_sms, SM), PlainRoom(num_sms)
-    alive: list[int] = []
+    room, plain = Room(num_sms, SM), PlainRoom(num_sms, SM)
+    placed: dict[int, list[tuple[int, Free]]] = {}
     for number, (cta, wanted, release) in enumerate(actions):
-        if release == 0 and alive:
-            oldest = alive.pop(0)
+        if release == 0 and placed:
+            oldest = min(placed)
             room.release(oldest)
-            plain.release(oldest)
+            for held in placed.pop(oldest):
+                plain.add(*held, 1)
+        need = (cta.threads, cta.registers, cta.smem_bytes, 1)
         fits = room.fits(cta, wanted)
-        ctas, sms = plain.take(number, cta, wanted)
-        assert fits == ctas
+        assert fits == plain.count(need, wanted)
         if fits:
-            assert room.take(number, cta, fits) == sms
-            alive.append(number)
-        assert room.resident_sms == sum(free[3] < 8 for free in plain.free)
-    for number in alive:
+            placed[number] = []
+            for _ in range(fits):
+                sm = plain.best(need)
+                assert sm is not None
+                plain.add(sm, need, -1)
+                placed[number].append((sm, need))
+            assert room.take(number, cta, fits) == len({sm for sm, _ in placed[number]})
+        assert room.resident_sms == plain.resident_sms
+    for number in placed:
         room.release(number)
     assert room.resident_sms == 0
 
