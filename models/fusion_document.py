@@ -7,6 +7,7 @@ from math import prod
 
 from models.checkpoint_slots import RULES
 from models.conditions import words
+from models.fusion_product import BACKENDS, FLAGS, FORMATS, SERVERS
 from models.fusion_rules import (
     Adjustment,
     Family,
