@@ -3,6 +3,7 @@
     python -m benchmarks.spin_oracle                                    one GPU
     torchrun --nproc-per-node 2 -m benchmarks.spin_oracle               two GPUs
     python -m benchmarks.spin_oracle --dry-run --ranks 2                no GPU: predictions only
+    python -m benchmarks.spin_oracle --again FILE                       this engine, an earlier run
 
 Programs are drawn by seed and kept when the engine says that a span waits for SMs (and, with two
 ranks, for a peer) and that small changes of times and gaps do not change the order of things; nothing
@@ -195,7 +196,7 @@ def measured(count: int, repeats: int) -> None:
             spans = tuple(span for part in parts for span in part)
             runs.append(Timeline(program.name, kernels.machine, "measured", spans))
         rows.append(compare(program, figures.gaps, runs[1:]))
-        runs_of[program.name] = [[asdict(span) for span in run.spans] for run in runs[1:2]]
+        runs_of[program.name] = [[asdict(span) for span in run.spans] for run in runs[1:]]
     errors = gathered(kernels.clock_error_ns)
     if rank == 0:
         facts: dict[str, Any] = dict(device_facts()) | {
@@ -234,6 +235,27 @@ def dry_run(ranks: int, count: int) -> None:
     print(f"{len(programs)} programs kept of {tried} seeds; nothing was measured")
 
 
+def again(path: Path) -> None:
+    """Compare this engine with the runs that an earlier measurement wrote."""
+    document = json.loads(path.read_text())
+    gaps, ranks = Gaps(**document["gaps_ns"]), int(document["ranks"])
+    rows = []
+    for name, runs in document["runs"].items():
+        program = random_program(int(name.split()[1]), ranks=ranks, num_sms=NUM_SMS)
+        timelines = [
+            Timeline(name, document["gpu"], "measured", tuple(_span(item) for item in run))
+            for run in runs
+        ]
+        if any(waits(span) for span in starts(predicted(program, gaps)).values()):
+            rows.append(compare(program, gaps, timelines))
+    print(table(rows))
+    print(f"median of medians {median(row.median_start_ns for row in rows) / 1e3:.2f} us")
+
+
+def _span(item: dict[str, Any]) -> Span:
+    return Span(**{key: value for key, value in item.items() if key not in ("waits", "stalls")})
+
+
 def main() -> None:
     """Parse, arm the watchdog and run."""
     parser = argparse.ArgumentParser(
@@ -243,7 +265,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=1, help="with --dry-run: ranks to predict")
     parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--again", type=Path, help="a result of an earlier run")
     arguments = parser.parse_args()
+    if arguments.again is not None:
+        again(arguments.again)
+        return
     if arguments.dry_run:
         dry_run(arguments.ranks, arguments.programs)
         return

@@ -117,12 +117,20 @@ class CudaQueues:
             self._graphs[name].replay()
         self._order([first], *others)
 
-    def finish(self, what: str) -> None:
-        """Wait for all streams with the deadline."""
-        for name, stream in self._streams.items():
-            event = torch.cuda.Event()
-            event.record(stream)
+    @property
+    def has_graph(self) -> bool:
+        """Whether a graph is kept for replay."""
+        return bool(self._graphs)
+
+    def finish(self, what: str, *, timing: bool = False) -> list[torch.cuda.Event]:
+        """Wait for all streams with the deadline; an event a stream, recorded at its end."""
+        ends = []
+        for stream in self._streams.values():
+            ends.append(torch.cuda.Event(enable_timing=timing))
+            ends[-1].record(stream)
+        for name, event in zip(self._streams, ends, strict=True):
             self.wait_for(event, f"{what}, stream {name}")
+        return ends
 
     def _order(self, before: list[torch.cuda.Stream], *after: torch.cuda.Stream) -> None:
         for earlier in before:

@@ -139,19 +139,25 @@ def layer_state(
     state: RankState,
 ) -> LayerState:
     """The state of `rank` before the first layer, with the whole batch and both children of `cut`."""
-    whole = tuple(_pieces(batch.new_tokens[rank], batch.prefix_tokens[rank]))
-    ids = torch.as_tensor(routing.ids[rank])
-    at = cut.token_index
-    parts = {
-        "": Part(whole, ids),
-        "a": Part(tuple(_clipped(whole, 0, at)), ids[:at]),
-        "b": Part(tuple(_clipped(whole, at, ids.shape[0])), ids[at:]),
-    }
+    parts = parts_of(batch, routing, rank, cut)
+    whole = parts[""].pieces
     caches = [
         [_cache(piece, *old) for piece, old in zip(whole, layer, strict=True)]
         for layer in state.prefix
     ]
     return LayerState(model, weights, parts, rank, routing.ep_size, routing.num_physical, caches)
+
+
+def parts_of(batch: Batch, routing: Routing, rank: int, cut: Cut) -> dict[str, Part]:
+    """The whole batch of a rank ("") and both children of its cut."""
+    whole = tuple(_pieces(batch.new_tokens[rank], batch.prefix_tokens[rank]))
+    ids = torch.as_tensor(routing.ids[rank])
+    at = cut.token_index
+    return {
+        "": Part(whole, ids),
+        "a": Part(tuple(_clipped(whole, 0, at)), ids[:at]),
+        "b": Part(tuple(_clipped(whole, at, ids.shape[0])), ids[at:]),
+    }
 
 
 def _pieces(new_tokens: Sequence[int], prefix: Sequence[int]) -> Iterator[Piece]:

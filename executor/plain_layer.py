@@ -96,7 +96,7 @@ def attention(
     for length, (old_latent, old_rope) in zip(new_tokens, prefix, strict=True):
         x = h[start : start + length]
         start += length
-        positions = torch.arange(length) + old_latent.shape[0]
+        positions = torch.arange(length, device=h.device) + old_latent.shape[0]
         query = x if w.q_a is None or w.q_norm is None else rms_norm(x @ w.q_a.T, w.q_norm)
         q = (query @ w.q_b.T).view(length, a.num_heads, a.qk_nope_head_dim + a.qk_rope_head_dim)
         q_nope, q_rope = q[..., : a.qk_nope_head_dim], q[..., a.qk_nope_head_dim :]
@@ -108,7 +108,7 @@ def attention(
         scores = torch.einsum("thd,nhd->htn", q_nope, keys)
         scores = scores + torch.einsum("thd,nd->htn", rotate(q_rope, positions), k_rope)
         scores = scores * (a.qk_nope_head_dim + a.qk_rope_head_dim) ** -0.5
-        visible = torch.arange(latent.shape[0]) <= positions.unsqueeze(-1)
+        visible = torch.arange(latent.shape[0], device=h.device) <= positions.unsqueeze(-1)
         chances = scores.masked_fill(~visible, float("-inf")).softmax(-1)
         mixed = torch.einsum("htn,nhd->thd", chances, values).flatten(1)
         parts.append(mixed @ w.o_proj.T)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,8 @@ class LayerWeights:
 
     `q_a` is None for a model without query compression, and `q_b` then takes the hidden state.
     `kv_b` is split by head into the up-projections of keys [heads, nope, kv_lora] and of values
-    [heads, v, kv_lora]. `shared` is None for a dense layer and for a model without it.
+    [heads, v, kv_lora]. `shared` is None for a model without it. `expert` gives the weights of a
+    physical routed expert, drawn anew from its own seed.
     """
 
     input_norm: torch.Tensor
@@ -38,15 +40,9 @@ class LayerWeights:
     post_norm: torch.Tensor
     gate: torch.Tensor
     shared: ExpertWeights | None
-    seed: int
+    expert: Callable[[int], ExpertWeights]
     dtype: torch.dtype
     hidden_size: int
-    moe_intermediate_size: int
-
-    def expert(self, physical_id: int) -> ExpertWeights:
-        """Weights of one physical routed expert, drawn anew from its own seed."""
-        draw = Draw(self.seed * 100_003 + physical_id + 1, self.dtype)
-        return draw.expert(self.hidden_size, self.moe_intermediate_size)
 
 
 class Draw:
@@ -89,6 +85,11 @@ def layer_weights(
     shared_size = model.shared_intermediate_size or (
         model.n_shared_experts * model.moe_intermediate_size
     )
+
+    def expert(physical_id: int) -> ExpertWeights:
+        own = Draw((seed * 1009 + layer) * 100_003 + physical_id + 1, dtype)
+        return own.expert(hidden, model.moe_intermediate_size)
+
     return LayerWeights(
         input_norm=draw.norm(hidden),
         q_a=draw.matrix(a.q_lora_rank, hidden) if a.q_lora_rank else None,
@@ -102,8 +103,7 @@ def layer_weights(
         post_norm=draw.norm(hidden),
         gate=draw.matrix(model.n_routed_experts, hidden),
         shared=draw.expert(hidden, shared_size) if model.n_shared_experts else None,
-        seed=seed * 1009 + layer,
+        expert=expert,
         dtype=dtype,
         hidden_size=hidden,
-        moe_intermediate_size=model.moe_intermediate_size,
     )

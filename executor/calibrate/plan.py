@@ -82,7 +82,7 @@ def _ladder(quick: bool) -> Iterator[Task]:
 
 def _pairs(quick: bool) -> Iterator[Task]:
     """Capped compute kernels beside exchanges, both ways."""
-    computes = ("dense", "grouped", "weights", "attention", "elementwise")
+    computes = ("dense", "grouped", "weights", "elementwise")
     for exchange in ("dispatch", "combine"):
         for sms in LADDER_SMS[-1:] if quick else LADDER_SMS:
             for compute in computes:

@@ -1,0 +1,212 @@
+"""The production kernel set: DeepEP, DeepGEMM, torch's attention and small kernels on CUDA streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from executor.clocks import ClockLog
+from executor.cuda import CudaQueues, device_facts, nvtx
+from executor.gate import Gate
+from executor.kernel_set import MissingKernel
+from executor.production_attention import ATTENTION
+from executor.production_moe import MOE
+from executor.production_state import ProductionState
+from executor.reference import Call, kernel_name
+from schedules.program import Exchange, Op, Program, RegionKind
+from schedules.timeline import Span
+
+LAUNCHERS = ATTENTION | MOE
+SpanSource = Literal["none", "events"]
+FLUSH_BYTES = 256 * 2**20
+
+
+@dataclass
+class _Timed:
+    op: Op
+    start: torch.cuda.Event
+    end: torch.cuda.Event
+
+
+@dataclass
+class Production:
+    """Runs programs of one rank's `state`; see the module docstring.
+
+    `inputs` are the program's input buffers by name. Each run starts behind `gate`, `sleep_ns` after
+    all ranks have come to it, with L2 flushed if `flush`; its origin is the gate's end. `spans`
+    "events" brackets every op with CUDA events, which costs a launch gap each; "none" measures the
+    makespan only. `annotate` puts every op in an NVTX and profiler range. `beat` is told each op.
+    """
+
+    state: ProductionState
+    inputs: dict[str, torch.Tensor]
+    gate: Gate
+    clocks: ClockLog
+    spans: SpanSource = "none"
+    annotate: bool = False
+    flush: bool = False
+    sleep_ns: int = 1_000_000
+    beat: Callable[[str], None] = lambda what: None
+    buffers: dict[str, Any] = field(default_factory=dict)
+    makespan_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self._queues = CudaQueues()
+        self._exchanges: dict[str, Exchange] = {}
+        self._timed: list[_Timed] = []
+        self._in_call = False
+        self._program: Program | None = None
+        self._flushed = torch.empty(
+            FLUSH_BYTES if self.flush else 0, dtype=torch.int8, device="cuda"
+        )
+
+    @property
+    def machine(self) -> str:
+        """The GPU's name."""
+        return str(device_facts()["gpu"])
+
+    @property
+    def clock_error_ns(self) -> int:
+        """From the comparison of the GPUs' clocks."""
+        return self.gate.clock.error_ns
+
+    def prepare(self, program: Program, rank: int) -> None:
+        """Check every op, poison and drop the last run's buffers, and launch the gate."""
+        for op in program.launches(rank):
+            _require(op, rank)
+        self._exchanges = {exchange.name: exchange for exchange in program.exchanges}
+        if program is not self._program:
+            self._queues.forget_graphs()
+            self._program = program
+        self._queues.prepare(program)
+        if any(e.family == "normal" for e in program.exchanges) and any(
+            stream.name == "comm" for stream in program.streams
+        ):
+            self._queues.adopt("comm", self.state.exchange.comm_stream)
+        torch.cuda.synchronize()
+        if not self._queues.has_graph:
+            kept = self.inputs.keys()
+            poison([v for k, v in self.buffers.items() if k not in kept and "kv_cache" not in k])
+            self.buffers = dict(self.inputs)
+        self._timed.clear()
+        self._start(program)
+
+    def _start(self, program: Program) -> None:
+        self.beat(f"the start of {program.name}")
+        first = self._queues.stream(program.streams[0].name)
+        with torch.cuda.stream(first):
+            self._flushed.zero_()
+        self.gate.launch(first, self.sleep_ns)
+        self._origin = torch.cuda.Event(enable_timing=True)
+        self._origin.record(first)
+        for stream in program.streams[1:]:
+            self._queues.stream(stream.name).wait_event(self._origin)
+
+    def launch(self, op: Op) -> None:
+        """Launch on the op's stream; an op of a library call that another op makes does nothing."""
+        if self._queues.replaying:
+            return
+        where = f" of exchange {op.exchange}" if op.exchange else ""
+        self.beat(f"op {op.name}{where}")
+        exchange = self._exchanges[op.exchange] if op.exchange else None
+        call = Call(op, self.state.rank, self.buffers, self.state, exchange)
+        stream = self._queues.stream(op.stream)
+        with torch.cuda.stream(stream), nvtx(op.name) if self.annotate else nullcontext():
+            timed = self._opened(op, stream)
+            LAUNCHERS[kernel_name(op)](call)
+            if timed is not None:
+                timed.end.record(stream)
+
+    def _opened(self, op: Op, stream: torch.cuda.Stream) -> _Timed | None:
+        if self.spans == "none":
+            return None
+        timed = _Timed(
+            op, torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        )
+        timed.start.record(stream)
+        self._timed.append(timed)
+        return timed
+
+    def record(self, event: str, stream: str) -> None:
+        """Record on a CUDA stream."""
+        self._queues.record(event, stream)
+
+    def wait(self, event: str, stream: str) -> None:
+        """Wait on a CUDA stream."""
+        self._queues.wait(event, stream)
+
+    def host_wait(self, event: str) -> None:
+        """Block the host; inside a library call the call itself does."""
+        if not self._in_call:
+            self._queues.host_wait(event, f"rank {self.state.rank}: the host's wait for {event!r}")
+
+    def host_work(self, kind: str) -> None:
+        """The host's own work is what this set's Python takes."""
+
+    def begin(self, kind: RegionKind, name: str) -> None:
+        """Calls are made by their last op; graphs are captured once and replayed."""
+        self._in_call = self._in_call or kind == "call"
+        self._queues.begin(kind, name)
+
+    def end(self, kind: RegionKind, name: str) -> None:
+        """See `begin`."""
+        self._in_call = self._in_call and kind != "call"
+        self._queues.end(kind, name)
+
+    def finish(self) -> tuple[Span, ...]:
+        """Wait for all streams; spans from the gate's end on."""
+        self.beat("the end of the program")
+        self.clocks.sample()
+        ends = self._queues.finish(f"rank {self.state.rank}: the program", timing=True)
+        self.makespan_ns = max(round(self._origin.elapsed_time(end) * 1e6) for end in ends)
+        return tuple(self._span(timed) for timed in self._timed)
+
+    def _span(self, timed: _Timed) -> Span:
+        op = timed.op
+        start = max(0, round(self._origin.elapsed_time(timed.start) * 1e6))
+        end = max(start, round(self._origin.elapsed_time(timed.end) * 1e6))
+        return Span(
+            op=op.name,
+            rank=self.state.rank,
+            lane=op.stream,
+            ready_ns=start,
+            start_ns=start,
+            end_ns=end,
+            kind=op.work.kind,
+            layer=op.layer,
+            child=op.child,
+            sms=op.grid.enforced_budget or 0,
+            label="measured",
+        )
+
+
+def _require(op: Op, rank: int) -> None:
+    """MissingKernel for an op that this set cannot run as the program means it."""
+    name = kernel_name(op)
+    if name not in LAUNCHERS:
+        raise MissingKernel(
+            f"rank {rank}: the production set has no kernel {name!r} (op {op.name})"
+        )
+    if op.raises is not None or op.polls is not None:
+        raise MissingKernel(
+            f"rank {rank}: op {op.name} signals by blocks; this DeepGEMM and DeepEP cannot"
+        )
+
+
+def poison(value: Any) -> None:
+    """Fill every tensor in nested containers with NaN (integers with a value no index has)."""
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point() and value.element_size() > 1:
+            value.fill_(float("nan"))
+        elif value.dtype == torch.uint8 or value.element_size() == 1:
+            value.view(torch.uint8).fill_(0x7F)
+    elif isinstance(value, dict):
+        for item in value.values():
+            poison(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            poison(item)

@@ -1,0 +1,183 @@
+"""Triton kernels between the big ones: norms, casts to FP8, rotary, permutation, weighted sums."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from executor.triton_kernels import (
+    add_kernel,
+    fill_kernel,
+    norm_kernel,
+    permute_kernel,
+    quantise_kernel,
+    rotate_kernel,
+    softmax_kernel,
+    weighted_sum_kernel,
+)
+
+GROUP = 128
+FP8 = torch.float8_e4m3fn
+EPSILON = 1e-6
+
+
+def power_of_two(value: int) -> int:
+    """The smallest power of two that is not smaller."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def column_major_scales(rows: int, groups: int, device: torch.device | str) -> torch.Tensor:
+    """Uninitialised scales [rows, groups], stored column by column with columns aligned to 16 bytes,
+    as the FP8 GEMMs read them."""
+    aligned = -(-rows // 4) * 4
+    return torch.empty(groups, aligned, dtype=torch.float32, device=device).t()[:rows]
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Norm of [T, n]; rows may be a slice of a wider matrix."""
+    rows, size = x.shape
+    out = torch.empty(rows, size, dtype=torch.bfloat16, device=x.device)
+    if rows:
+        norm_kernel[(rows,)](
+            x, x, weight, out, out, x.stride(0), size, EPSILON, ADD=False, BLOCK=power_of_two(size)
+        )
+    return out
+
+
+def add_norm(
+    x: torch.Tensor, add: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(x + add, its norm), both [T, n]."""
+    rows, size = x.shape
+    total, out = torch.empty_like(x), torch.empty_like(x)
+    if rows:
+        norm_kernel[(rows,)](
+            x,
+            add,
+            weight,
+            out,
+            total,
+            x.stride(0),
+            size,
+            EPSILON,
+            ADD=True,
+            BLOCK=power_of_two(size),
+        )
+    return total, out
+
+
+def quantise(x: torch.Tensor, *, column_major: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """[T, n] to FP8 with a scale for each 128 values; scales [T, n / 128] stored by row or column."""
+    rows, columns = x.shape
+    return _cast(x.contiguous(), rows, columns, gated=False, column_major=column_major)
+
+
+def silu_mul(x: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up of [T, 2 n], bf16 [T, n]."""
+    gate, up = x.chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def silu_mul_quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """silu(gate) * up of [T, 2 n] as FP8, scales by column."""
+    rows, double = x.shape
+    return _cast(x, rows, double // 2, gated=True, column_major=True)
+
+
+def _cast(
+    x: torch.Tensor, rows: int, columns: int, *, gated: bool, column_major: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out = torch.empty(rows, columns, dtype=FP8, device=x.device)
+    groups = columns // GROUP
+    if column_major:
+        scales = column_major_scales(rows, groups, x.device)
+    else:
+        scales = torch.empty(rows, groups, dtype=torch.float32, device=x.device)
+    if rows:
+        quantise_kernel[(rows,)](
+            x, out, scales, scales, columns, scales.stride(0), scales.stride(1), 1,
+            GATED=gated, MASKED=False, GROUPS=power_of_two(groups),
+        )  # fmt: skip
+    return out, scales
+
+
+def silu_mul_quantise_masked(
+    x: torch.Tensor, counts: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for [E, m, 2 n] of which `counts` [E] rows are valid; scales [E, m, n / 128] stored
+    column by column for each expert."""
+    experts, rows, double = x.shape
+    columns = double // 2
+    groups = columns // GROUP
+    aligned = -(-rows // 4) * 4
+    out = torch.empty(experts, rows, columns, dtype=FP8, device=x.device)
+    scales = torch.empty(experts, groups, aligned, dtype=torch.float32, device=x.device)
+    quantise_kernel[(experts * rows,)](
+        x, out, scales, counts, columns, 1, aligned, rows,
+        GATED=True, MASKED=True, GROUPS=power_of_two(groups),
+    )  # fmt: skip
+    return out, scales.transpose(1, 2)[:, :rows]
+
+
+def rotate(x: torch.Tensor, positions: torch.Tensor, base: float) -> torch.Tensor:
+    """Rotary embedding of the last axis of [T, heads, n], halves paired."""
+    rows, heads, size = x.shape
+    out = torch.empty(rows, heads, size, dtype=torch.bfloat16, device=x.device)
+    if rows:
+        rotate_kernel[(rows,)](
+            x, out, positions, x.stride(0), x.stride(1), out.stride(0), out.stride(1), heads, base,
+            HEADS=power_of_two(heads), HALF=size // 2,
+        )  # fmt: skip
+    return out
+
+
+def softmax_(x: torch.Tensor, lengths: torch.Tensor, scale: float) -> torch.Tensor:
+    """Softmax in place of [B, heads, n] over the first `lengths` [B] keys; the rest becomes 0."""
+    batch, heads, size = x.shape
+    if batch:
+        softmax_kernel[(batch * heads,)](x, lengths, size, scale, heads, BLOCK=power_of_two(size))
+    return x
+
+
+def permute(
+    x: torch.Tensor, scales: torch.Tensor, ids: torch.Tensor, starts: torch.Tensor, rows: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """FP8 rows [R, n] to `rows` rows sorted by local expert, expert e from `starts[e]` on.
+
+    `ids` [R, k] are local experts, -1 for none; `starts` [E + 1] int32. Returns rows, scales stored by
+    column, the expert of each row [rows], and where each (row, slot) went [R, k].
+    """
+    received, columns = x.shape
+    slots = ids.shape[1]
+    out = torch.empty(rows, columns, dtype=FP8, device=x.device)
+    out_scales = column_major_scales(rows, columns // GROUP, x.device)
+    places = torch.empty(received, slots, dtype=torch.int32, device=x.device)
+    expert_of = torch.empty(rows, dtype=torch.int32, device=x.device)
+    next_row = starts[:-1].clone()
+    fill_kernel[(starts.shape[0] - 1,)](starts, expert_of, BLOCK=256)
+    if received:
+        permute_kernel[(received,)](
+            x.view(torch.uint8), scales, ids, next_row, out.view(torch.uint8), out_scales, places,
+            columns, out_scales.stride(1), SLOTS=slots, BLOCK=power_of_two(columns),
+            GROUPS=power_of_two(columns // GROUP),
+        )  # fmt: skip
+    return out, out_scales, expert_of, places
+
+
+def weighted_sum(x: torch.Tensor, places: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Each received row's sum of its experts' rows, [R, n]."""
+    received, slots = places.shape
+    columns = x.shape[1]
+    out = torch.empty(received, columns, dtype=torch.bfloat16, device=x.device)
+    if received:
+        grid = (received, triton.cdiv(columns, 1024))
+        weighted_sum_kernel[grid](x, places, weights, out, columns, SLOTS=slots, BLOCK=1024)
+    return out
+
+
+def add_three(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """a + b + c in float32, bf16 out."""
+    out = torch.empty_like(a)
+    if a.numel():
+        add_kernel[(triton.cdiv(a.numel(), 4096),)](a, b, c, out, a.numel(), BLOCK=4096)
+    return out

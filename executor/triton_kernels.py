@@ -1,0 +1,170 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,name-defined,no-untyped-call"
+"""The kernels themselves, in Triton's own language: types are Triton's, not Python's.
+
+`executor.small_kernels` allocates, picks grids and says what each computes.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def norm_kernel(
+    x, add, weight, out, total, stride, size, eps, ADD: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < size
+    value = tl.load(x + row * stride + at, mask=inside, other=0.0).to(tl.float32)
+    if ADD:
+        value += tl.load(add + row * size + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total + row * size + at, value.to(tl.bfloat16), mask=inside)
+    scale = 1.0 / tl.sqrt(tl.sum(value * value, 0) / size + eps)
+    w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * size + at, (value * scale * w).to(tl.bfloat16), mask=inside)
+
+
+@triton.jit
+def quantise_kernel(
+    x,
+    out,
+    scales,
+    counts,
+    columns,
+    row_stride,
+    group_stride,
+    rows_per_expert,
+    GATED: tl.constexpr,
+    MASKED: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    live = True
+    if MASKED:
+        live = row % rows_per_expert < tl.load(counts + row // rows_per_expert)
+    if live:
+        groups = columns // 128
+        group = tl.arange(0, GROUPS)
+        at = group[:, None] * 128 + tl.arange(0, 128)[None, :]
+        inside = at < columns
+        width = columns * 2 if GATED else columns
+        value = tl.load(x + row * width + at, mask=inside, other=0.0).to(tl.float32)
+        if GATED:
+            up = tl.load(x + row * width + columns + at, mask=inside, other=0.0).to(tl.float32)
+            value = value / (1.0 + tl.exp(-value)) * up
+        scale = tl.maximum(tl.max(tl.abs(value), 1), 1e-4) / 448.0
+        cast = (value / scale[:, None]).to(tl.float8e4nv)
+        tl.store(out + row * columns + at, cast, mask=inside)
+        if MASKED:
+            expert = row // rows_per_expert
+            place = expert * groups * group_stride + row % rows_per_expert
+            tl.store(scales + place + group * group_stride, scale, mask=group < groups)
+        else:
+            tl.store(scales + row * row_stride + group * group_stride, scale, mask=group < groups)
+
+
+@triton.jit
+def rotate_kernel(
+    x,
+    out,
+    positions,
+    stride,
+    head_stride,
+    out_stride,
+    out_head_stride,
+    heads,
+    base,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.arange(0, HEADS)
+    at = tl.arange(0, HALF)
+    inside = (head < heads)[:, None] & (at >= 0)[None, :]
+    position = tl.load(positions + row).to(tl.float32)
+    angle = position * tl.exp(-tl.log(base) * at.to(tl.float32) / HALF)
+    cos, sin = tl.cos(angle)[None, :], tl.sin(angle)[None, :]
+    place = x + row * stride + head[:, None] * head_stride + at[None, :]
+    first = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(place + HALF, mask=inside, other=0.0).to(tl.float32)
+    to = out + row * out_stride + head[:, None] * out_head_stride + at[None, :]
+    tl.store(to, (first * cos - second * sin).to(tl.bfloat16), mask=inside)
+    tl.store(to + HALF, (first * sin + second * cos).to(tl.bfloat16), mask=inside)
+
+
+@triton.jit
+def softmax_kernel(x, lengths, stride, scale, heads, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    length = tl.load(lengths + row // heads)
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + row * stride + at, mask=at < length, other=float("-inf")).to(tl.float32)
+    value = tl.exp((value - tl.max(value, 0)) * scale)
+    value = value / tl.sum(value, 0)
+    tl.store(x + row * stride + at, value.to(tl.bfloat16), mask=at < stride)
+
+
+@triton.jit
+def fill_kernel(starts, rows_of, BLOCK: tl.constexpr):
+    expert = tl.program_id(0)
+    first = tl.load(starts + expert)
+    last = tl.load(starts + expert + 1)
+    for at in range(first, last, BLOCK):
+        place = at + tl.arange(0, BLOCK)
+        tl.store(rows_of + place, tl.zeros([BLOCK], tl.int32) + expert, mask=place < last)
+
+
+@triton.jit
+def permute_kernel(
+    x,
+    scales,
+    ids,
+    next_row,
+    out,
+    out_scales,
+    places,
+    columns,
+    out_stride,
+    SLOTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    groups = columns // 128
+    at = tl.arange(0, BLOCK)
+    group = tl.arange(0, GROUPS)
+    value = tl.load(x + row * columns + at, mask=at < columns, other=0)
+    scale = tl.load(scales + row * groups + group, mask=group < groups, other=0.0)
+    for slot in range(SLOTS):
+        expert = tl.load(ids + row * SLOTS + slot).to(tl.int32)
+        if expert >= 0:
+            to = tl.atomic_add(next_row + expert, 1).to(tl.int64)
+            tl.store(places + row * SLOTS + slot, to.to(tl.int32))
+            tl.store(out + to * columns + at, value, mask=at < columns)
+            tl.store(out_scales + to + group * out_stride, scale, mask=group < groups)
+        else:
+            tl.store(places + row * SLOTS + slot, -1)
+
+
+@triton.jit
+def weighted_sum_kernel(x, places, weights, out, columns, SLOTS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for slot in range(SLOTS):
+        place = tl.load(places + row * SLOTS + slot).to(tl.int64)
+        if place >= 0:
+            weight = tl.load(weights + row * SLOTS + slot)
+            total += weight * tl.load(x + place * columns + at, mask=at < columns, other=0.0).to(
+                tl.float32
+            )
+    tl.store(out + row * columns + at, total.to(tl.bfloat16), mask=at < columns)
+
+
+@triton.jit
+def add_kernel(a, b, c, out, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    total = tl.load(a + at, mask=inside, other=0.0).to(tl.float32)
+    total += tl.load(b + at, mask=inside, other=0.0).to(tl.float32)
+    total += tl.load(c + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, total.to(tl.bfloat16), mask=inside)

@@ -1,0 +1,69 @@
+"""A bound on how long a rank may be stuck, kept by a process of its own.
+
+A library call that spins on its peers may hold the interpreter's lock, so that no thread of the rank
+could notice. The watcher is forked before anything else starts; it reads what the rank last began
+and ends the rank, with one line, when nothing new began for too long.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import sys
+import time
+
+TEXT_BYTES = 240
+POLL_S = 0.25
+
+
+class Watchdog:
+    """Ends this process after `limit_s` without a beat. `beat` is a copy into shared memory.
+
+    Start it before CUDA and before threads. A limit of 0 between `pause` and the next beat means
+    that the rank may take as long as it likes (compiling kernels, for example).
+    """
+
+    def __init__(self, rank: int, limit_s: float = 15.0) -> None:
+        self._limit_s = limit_s
+        self._shared = mmap.mmap(-1, 16 + TEXT_BYTES)
+        self.pause("starting")
+        rank_pid = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            watch(self._shared, rank, rank_pid)
+
+    def beat(self, what: str) -> None:
+        """The rank begins `what`."""
+        self._write(self._limit_s, what)
+
+    def pause(self, what: str) -> None:
+        """Nothing is bounded until the next beat."""
+        self._write(0.0, what)
+
+    def stop(self) -> None:
+        """End the watcher."""
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+    def _write(self, limit_s: float, what: str) -> None:
+        text = what.encode()[:TEXT_BYTES].ljust(TEXT_BYTES)
+        self._shared[:] = struct.pack("dd", time.monotonic(), limit_s) + text
+
+
+def watch(shared: mmap.mmap, rank: int, rank_pid: int) -> None:
+    """The watcher's life: until the rank is gone, or until it has to go."""
+    while os.getppid() == rank_pid:
+        began, limit_s = struct.unpack("dd", shared[:16])
+        if limit_s and time.monotonic() - began > limit_s:
+            what = shared[16:].decode(errors="replace").strip()
+            message = (
+                f"rank {rank}: no progress for {limit_s:.0f} s in {what}; a peer is lost or stuck"
+            )
+            sys.stderr.write(message + "\n")
+            sys.stderr.flush()
+            os.kill(rank_pid, signal.SIGKILL)
+            break
+        time.sleep(POLL_S)
+    os._exit(0)
