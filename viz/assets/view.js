@@ -142,11 +142,9 @@ class View {
   counterRank(data) { return this.ranksOf(data)[0]; }
 
   resetWindow() {
-    let length = 0;
-    for (const { summary } of this.sections) {
-      const window = this.layer === null ? null : summary.layers.get(this.layer);
-      length = Math.max(length, window ? window.end - window.start : summary.makespan);
-    }
+    const windows = this.sections.map(({ summary }) => summary.layers.get(this.layer)).filter(Boolean);
+    const lengths = windows.length ? windows.map((w) => w.end - w.start) : this.sections.map(({ summary }) => summary.makespan);
+    const length = Math.max(0, ...lengths);
     this.window = { from: -0.02 * length, to: 1.04 * length || 1 };
     this.home = { ...this.window };
   }
