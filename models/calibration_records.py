@@ -15,6 +15,8 @@ from models.fit import Beside
 from models.measured import MeasuredPoint, is_held, point_key
 from models.work import Work
 
+RESOURCES = ("threads", "registers", "smem_bytes")
+
 
 @dataclass(frozen=True, slots=True)
 class Slowed:
@@ -39,6 +41,7 @@ class Records:
     gaps_ns: dict[str, int] = field(default_factory=dict)
     host_ns: dict[str, int] = field(default_factory=dict)
     hbm_gbps: float = 0.0
+    footprints: dict[str, dict[str, int]] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
     throttled: tuple[str, ...] = ()
     others: bool = False
@@ -65,6 +68,10 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
                 host.setdefault(record["class"], []).append(record["ns"])
             elif what == "hbm":
                 result.hbm_gbps = max(result.hbm_gbps, record["gbps"])
+            elif what == "footprint":
+                result.footprints[record["kind"]] = {
+                    name: int(record[name]) for name in ("ctas", *RESOURCES)
+                }
             elif what == "machine":
                 result.machine |= {k: v for k, v in record.items() if k not in ("what", "task")}
             else:

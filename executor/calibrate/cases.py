@@ -1,0 +1,91 @@
+"""The programs that a calibration measures: a scenario's layers in sequence, at the plan's sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from executor.calibrate.compile import Job
+from executor.calibrate.plan import Task
+from models.deployment import Batch, Deployment
+from models.routing import Routing
+from scenarios import load
+from scenarios.resolve import resolve
+from schedules.builders import build
+from schedules.program import Launch, Op, Program, Step
+
+LAYERS = 2
+GEMM_KINDS = ("gemm", "grouped_gemm_masked", "grouped_gemm_contiguous")
+DEFAULT_SCENARIOS: Mapping[str, str] = {
+    "prefill": "deepseek-v3-h200-ep2-prefill",
+    "decode": "deepseek-v3-h200-ep2-decode",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One size of a scenario and its program: every op alone, one after the other."""
+
+    deployment: Deployment
+    batch: Batch
+    routing: Routing
+    program: Program
+
+    def ops(self, rank: int) -> dict[str, Op]:
+        """The rank's ops by name."""
+        return {op.name: op for op in self.program.launches(rank)}
+
+
+def case_of(task: Task, scenarios: Mapping[str, str], ranks: int) -> Case:
+    """The case of a `layers` task on this many ranks, launched eagerly so that a profiler can tell
+    ops apart."""
+    phase = task.text("phase")
+    settings = [f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
+    if phase == "prefill":
+        settings += [
+            f"phase.prefill.tokens_per_rank={task.number('tokens')}",
+            f"a2a.num_sms={task.number('num_sms')}",
+        ]
+    else:
+        settings += [
+            f"phase.decode.batch_per_rank={task.number('tokens')}",
+            f"phase.decode.kv_tokens={task.number('kv')}",
+        ]
+    resolved = resolve(load(scenarios[phase], settings))
+    deployment, batch, routing = resolved.deployment, resolved.batch, resolved.routing
+    program = build(
+        "sequential", deployment, batch, routing, layers=LAYERS, launch="eager", fold=False
+    )
+    return Case(deployment, batch, routing, capped(program, task.number("cap")))
+
+
+def capped(program: Program, cap: int) -> Program:
+    """The program with its GEMMs limited to `cap` SMs; 0 lifts every limit."""
+    return replace(
+        program,
+        classes=tuple(
+            replace(cls, steps=tuple(_capped(step, cap) for step in cls.steps))
+            for cls in program.classes
+        ),
+    )
+
+
+def _capped(step: Step, cap: int) -> Step:
+    if not isinstance(step, Launch) or step.op.work.kind not in GEMM_KINDS:
+        return step
+    grid = replace(step.op.grid, sm_budget=cap or None, limited_by="grid")
+    return replace(step, op=replace(step.op, grid=grid))
+
+
+def gemms_of(tasks: Iterable[Task], scenarios: Mapping[str, str], ranks: int) -> list[Job]:
+    """Distinct GEMMs of all `layers` tasks: what has to be compiled."""
+    seen: dict[Job, None] = {}
+    for task in tasks:
+        if task.kind != "layers":
+            continue
+        case = case_of(task, scenarios, ranks)
+        allocated = ranks * case.deployment.a2a.max_dispatch_tokens_per_rank
+        for op in case.program.launches(0):
+            if op.work.kind in GEMM_KINDS:
+                seen[op.work, task.number("cap"), allocated, case.routing.num_physical] = None
+    return list(seen)

@@ -1,0 +1,124 @@
+"""From the kernels that a sequential program launched to records of times alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from executor.calibrate.kernel_times import Run, Runs
+from executor.calibrate.store import Record
+from executor.reference import kernel_name
+from models.calibration_records import work_record
+from models.work import EXCHANGE_KINDS, Work
+from schedules.program import Op
+
+# What a call of DeepEP's normal mode launches, by a part of the kernel's name; the first match holds.
+CALL_PARTS = {
+    "dispatch": (
+        ("notify_dispatch", "dispatch.notify"),
+        ("layout", "layout"),
+        ("dispatch", "dispatch"),
+    ),
+    "combine": (("notify_combine", "combine.notify"), ("combine", "combine")),
+}
+Times = dict[str, list[float]]
+
+
+def times_by_op(runs: Runs, ops: Mapping[str, Op]) -> Times:
+    """ns of every run of every op. Kernels of one library call are told apart by their names; an op of
+    several kernels takes the sum of them and the least of the gaps between them that any run had."""
+    times: Times = {}
+    for name, repeats in runs.items():
+        parts = CALL_PARTS.get(kernel_name(ops[name]))
+        if parts is None:
+            times[name] = _whole(repeats)
+            continue
+        prefix = name.removesuffix(kernel_name(ops[name]))
+        for part_name in dict.fromkeys(part for _, part in parts):
+            selected = [tuple(r for r in run if _part(r, parts) == part_name) for run in repeats]
+            times[prefix + part_name] = _whole(selected)
+    return {name: values for name, values in times.items() if values}
+
+
+def _part(run: Run, parts: Iterable[tuple[str, str]]) -> str:
+    return next((part for word, part in parts if word in run.name), "")
+
+
+def _whole(repeats: Iterable[tuple[Run, ...]]) -> list[float]:
+    kept = [run for run in repeats if run]
+    if not kept:
+        return []
+    gaps = min(max(0.0, r[-1].end_ns - r[0].start_ns - sum(k.ns for k in r)) for r in kept)
+    return [sum(kernel.ns for kernel in run) + gaps for run in kept]
+
+
+def without_peers(mine: Times, ranks: Sequence[Times], ops: Mapping[str, Op]) -> Times:
+    """Of an exchange kernel's runs on all ranks the shortest each: the last to arrive waited for
+    nobody."""
+    result = dict(mine)
+    for name, values in mine.items():
+        if ops[name].exchange is None:
+            continue
+        others = [times[name] for times in ranks if len(times.get(name, ())) == len(values)]
+        result[name] = [min(run) for run in zip(values, *others, strict=True)]
+    return result
+
+
+def point_records(
+    times: Times, ops: Mapping[str, Op], num_sms: int, state: Mapping[str, Any]
+) -> list[Record]:
+    """One record for each distinct work: median and spread of all its runs in all layers. `state` is
+    the GPU's clock and power, added to each."""
+    groups: dict[tuple[Work, int], list[float]] = {}
+    for name, values in times.items():
+        op = ops[name]
+        groups.setdefault((op.work, held_sms(op, num_sms)), []).extend(values)
+    return [
+        {
+            "what": "alone",
+            "work": work_record(work),
+            "sms": sms,
+            "ns": round(median(values), 1),
+            "spread": round(_spread(values), 4),
+            "runs": len(values),
+            **state,
+        }
+        for (work, sms), values in groups.items()
+    ]
+
+
+def held_sms(op: Op, num_sms: int) -> int:
+    """SMs that the launch could hold: its budget, the exchange's own number, else all."""
+    if op.work.kind in EXCHANGE_KINDS and op.grid.sm_budget is None and op.role == "whole":
+        return int(dict(op.work.dims).get("num_sms", num_sms))
+    return op.grid.enforced_budget or num_sms
+
+
+def _spread(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    low = ordered[round(0.1 * (len(ordered) - 1))]
+    high = ordered[round(0.9 * (len(ordered) - 1))]
+    return (high - low) / median(ordered)
+
+
+def footprint_records(runs: Runs, ops: Mapping[str, Op]) -> list[Record]:
+    """CTAs and resources of the longest kernel of each kind of work."""
+    longest: dict[str, Run] = {}
+    for name, repeats in runs.items():
+        kind = ops[name].work.kind
+        for run in (kernel for repeat in repeats for kernel in repeat):
+            if kind not in longest or run.ns > longest[kind].ns:
+                longest[kind] = run
+    return [
+        {
+            "what": "footprint",
+            "kind": kind,
+            "kernel": run.name[:120],
+            "ctas": run.ctas,
+            "threads": run.threads,
+            "registers": run.registers,
+            "smem_bytes": run.smem_bytes,
+        }
+        for kind, run in sorted(longest.items())
+    ]

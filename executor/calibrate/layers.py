@@ -1,0 +1,185 @@
+"""Layers in sequence on the production kernels: the time of every kernel at the power of a layer."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from executor.calibrate.cases import LAYERS, Case, case_of
+from executor.calibrate.clocks import ClockState, Reader, Watch
+from executor.calibrate.kernel_times import Runs, read_trace, runs_by_range
+from executor.calibrate.layer_points import (
+    footprint_records,
+    point_records,
+    times_by_op,
+    without_peers,
+)
+from executor.calibrate.plan import Task
+from executor.calibrate.store import Record
+from executor.execute import execute
+from executor.kernel_set import KernelSet
+from executor.libraries import DeepEp
+from executor.peers import gathered
+from executor.production import Production
+from executor.production_setup import Session, kernels_for, open_session
+from models.deployment import Deployment
+from schedules.program import Launch, Op, Program
+
+WARM_UPS = 2
+REPEATS = 6
+HOST_RUNS = 2
+# The gate's sleep hides the host: it launches a program of some hundred kernels meanwhile.
+SLEEP_NS = 5_000_000
+
+
+@dataclass
+class Sessions:
+    """One session for each exchange mode; weights and gate are shared."""
+
+    rank: int
+    ranks: int
+    group: Any
+    most_sms: int
+    seed: int
+    beat: Callable[[str], None]
+    _by_mode: dict[str, Session] = field(default_factory=dict)
+
+    def of(self, deployment: Deployment) -> Session:
+        """The session of the deployment's mode, opened when it is first asked for."""
+        mode = deployment.a2a.mode
+        session = self._by_mode.get(mode)
+        if session is None:
+            session = self._by_mode[mode] = self._opened(deployment)
+        return replace(session, deployment=deployment)
+
+    def _opened(self, deployment: Deployment) -> Session:
+        self.beat(f"opening {deployment.a2a.mode} exchanges")
+        other = next(iter(self._by_mode.values()), None)
+        if other is None:
+            return open_session(
+                deployment,
+                self.rank,
+                self.group,
+                most_sms=self.most_sms,
+                seed=self.seed,
+                beat=self.beat,
+            )
+        exchange = DeepEp(
+            self.group,
+            deployment.a2a.mode,
+            hidden=deployment.model.hidden_size,
+            num_experts=deployment.physical_experts,
+            max_tokens=deployment.a2a.max_dispatch_tokens_per_rank,
+            most_sms=self.most_sms,
+        )
+        return replace(other, deployment=deployment, exchange=exchange)
+
+
+@dataclass
+class LayerBench:
+    """Measures `layers` tasks on this rank; every rank returns the same records' times, rank 0's count."""
+
+    sessions: Sessions
+    scenarios: Mapping[str, str]
+    reader: Reader | None
+    num_sms: int
+
+    def measure(self, task: Task) -> Sequence[Record]:
+        """Times alone of all kernels of one size, host costs of their launches, footprints."""
+        rank, ranks = self.sessions.rank, self.sessions.ranks
+        case = case_of(task, self.scenarios, ranks)
+        session = self.sessions.of(case.deployment)
+        if case.deployment.a2a.mode == "normal":
+            session.exchange.set_num_sms(case.deployment.a2a.num_sms)
+        kernels = kernels_for(
+            session, case.batch, case.routing, layers=LAYERS, sleep_ns=SLEEP_NS, flush=True
+        )
+        for _ in range(WARM_UPS):
+            execute(case.program, kernels, rank=rank)
+        host = [
+            record for _ in range(HOST_RUNS) for record in host_costs(case.program, kernels, rank)
+        ]
+        with Watch(self.reader) as watch:
+            runs = self._profiled(case, kernels)
+        return self._records(case, runs, watch.state) + host
+
+    def _profiled(self, case: Case, kernels: Production) -> Runs:
+        rank = self.sessions.rank
+        kernels.annotate = True
+
+        def repeat() -> None:
+            for _ in range(REPEATS):
+                execute(case.program, kernels, rank=rank)
+
+        names = [op.name for op in case.program.launches(rank)]
+        return runs_by_range(traced(repeat), names)
+
+    def _records(self, case: Case, runs: Runs, state: ClockState | None) -> list[Record]:
+        ops = case.ops(self.sessions.rank)
+        times = times_by_op(runs, ops)
+        alone = without_peers(times, gathered(times), ops)
+        clocks = state_record(state)
+        return point_records(alone, ops, self.num_sms, clocks) + footprint_records(runs, ops)
+
+
+def state_record(state: ClockState | None) -> dict[str, Any]:
+    """Clock and power as keys of a record."""
+    if state is None:
+        return {}
+    kept = asdict(state)
+    return {name: kept[name] for name in ("mhz", "watts", "throttled", "others")}
+
+
+def traced(run: Callable[[], None]) -> list[Mapping[str, Any]]:
+    """The events of torch's profiler while `run` runs."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        run()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return read_trace(path)
+
+
+def host_costs(program: Program, kernels: Production, rank: int) -> list[Record]:
+    """What each launch of one run cost the host, by class; whole normal-mode calls, which wait for the
+    peers' counts, are left out."""
+    timer = HostTimer(kernels)
+    execute(program, timer, rank=rank)
+    classes = {
+        step.op.name: step.host_class
+        for step in program.rank_class(rank).steps
+        if isinstance(step, Launch) and step.op.role not in ("whole", "notify")
+    }
+    costs: dict[str, list[int]] = {}
+    for name, ns in timer.launches:
+        if name in classes and not name.endswith("layout"):
+            costs.setdefault(classes[name], []).append(ns)
+    return [
+        {"what": "host", "class": name, "ns": sorted(values)[len(values) // 2]}
+        for name, values in sorted(costs.items())
+    ]
+
+
+class HostTimer:
+    """A kernel set that passes every call on, and notes how long each launch kept the host."""
+
+    def __init__(self, kernels: KernelSet) -> None:
+        self._kernels = kernels
+        self.launches: list[tuple[str, int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernels, name)
+
+    def launch(self, op: Op) -> None:
+        """Launch and note."""
+        began = time.perf_counter_ns()
+        self._kernels.launch(op)
+        self.launches.append((op.name, time.perf_counter_ns() - began))
