@@ -34,6 +34,7 @@ class Step:
 
     rule: str
     reason: str
+    evidence: Evidence
     changed: tuple[tuple[str, Any], ...]
 
 
@@ -78,6 +79,9 @@ def decide(case: FusionCase, rules: FusionRules | None = None) -> Decision:
     rules = rules or load_fusion_rules()
     facts, steps, verdict = _adjusted(case.facts(), rules)
     verdict = verdict or _checked_waterfill(_resolved(facts, rules), facts, rules)
+    if verdict.rule == "flag.disable" and not case.disable:
+        step = next(step for step in steps if ("disable", True) in step.changed)
+        verdict = Verdict("not fused", 0, step.rule, step.reason, step.evidence)
     if steps:
         case = replace(case, **{key: value for step in steps for key, value in step.changed})
     slots = verdict.slots
@@ -104,7 +108,7 @@ def _adjusted(
         if entry.error:
             return facts, tuple(steps), Verdict("error", 0, entry.id, entry.error, entry.evidence)
         facts = derived(facts | entry.set)
-        steps.append(Step(entry.id, entry.reason, tuple(entry.set.items())))
+        steps.append(Step(entry.id, entry.reason, entry.evidence, tuple(entry.set.items())))
     return facts, tuple(steps), None
 
 
@@ -144,7 +148,7 @@ def _family_facts(facts: dict[str, Any], family: Family) -> dict[str, Any]:
 
 def _resolved(facts: dict[str, Any], rules: FusionRules) -> Verdict:
     if facts["disable"]:
-        reason = "Fusion is disabled by a flag or by the argument handling."
+        reason = "Fusion is disabled by a flag."
         return Verdict("not fused", 0, "flag.disable", reason, "run")
     found = rules.family_of(facts["model_class"])
     if found is None:

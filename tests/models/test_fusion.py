@@ -57,6 +57,12 @@ def test_the_full_product_is_decided_and_every_refusal_cites_a_rule(
     assert min(outcomes.values()) > 0 and len(outcomes) == 3
 
 
+def test_an_argument_that_disables_is_named_rather_than_the_flag_it_sets() -> None:
+    served = replace(V3, runner="flashinfer_trtllm", enforce=True)
+    assert decide(served).rule == "arg.runner"
+    assert decide(replace(served, disable=True)).rule == "flag.disable"
+
+
 def test_deepep_fuses_only_when_told_and_then_in_private_slots() -> None:
     served = replace(V3, a2a="deepep", ep=16, tp=16)
     assert decide(served).rule == "deepseek.deepep"
