@@ -36,7 +36,7 @@ def skeleton(name: str, base: str) -> str:
 
 
 def _section_lines(section: str, profile: ProfileFile) -> list[str]:
-    content = getattr(profile, section).model_dump(exclude_none=True)
+    content = getattr(profile, section).model_dump(exclude_unset=True)
     content["source"] = f"TODO (taken from {profile.name})"
     return [f"{section}:", *(f"  {key}: {_flow(value)}" for key, value in content.items())]
 
