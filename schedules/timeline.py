@@ -31,8 +31,8 @@ class Span:
 
     `ready_ns` is when nothing but SMs was missing, `start_ns` its first CTA's placement, `end_ns` its
     last CTA's end. `lane` is a stream's name, or `flight`. `waits` precede the start and partition the
-    time since its stream's previous span ended (or since 0); `stalls` lie inside the span (peers, links,
-    signals, interference has none). `sms` is the most SMs it held; `label` is the label of its cost.
+    time since its stream's previous span ended (or since 0); `stalls` lie inside the span (room for late CTAs,
+    peers, links, signals; interference has none). `sms` is the most SMs it held; `label` is the label of its cost.
     """
 
     op: str
