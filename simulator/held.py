@@ -39,6 +39,8 @@ class Held(Kernel):
         self.peak_sms = self.sms
         self.unplaced -= ctas
         self.width += ctas
+        if not self.unplaced:
+            self._all_placed(begin)
         if self.gate is None:
             if not self.active:
                 self.open(begin)

@@ -102,6 +102,11 @@ class Kernel:
             self.freed_by = self.device.freed_by if now > self.ready else None
         return begin
 
+    def _all_placed(self, begin: int) -> None:
+        """The last CTA starts at `begin`: what the kernel has waited for room since its first one."""
+        if begin > self.start:
+            self.stalls += (("sm_wait", begin - self.start, self.device.freed_by),)
+
     def _unit(self, sms: int) -> float:
         """ns alone on `sms` SMs, never zero."""
         cost = self.alone

@@ -48,6 +48,8 @@ class Waves(Kernel):
             self._cohort(ctas - own, self._starts(now))
         self.unplaced -= ctas
         self.active = True
+        if self.op.grid.kind == "static" and not self.unplaced:
+            self._all_placed(self._cohorts[-1].begin)
 
     def _cohort(self, ctas: int, begin: int) -> None:
         device = self.device

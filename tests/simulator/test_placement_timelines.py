@@ -78,6 +78,9 @@ def test_a_waiting_kernel_wins_the_boundary_between_persistent_kernels() -> None
     # A2 is ready at 500 + 1.8 and finds 108 SMs; its other 24 CTAs start at 800.4 + 0.4 and
     # run their full list of 500.
     assert times(timeline, "A2") == (501.8, 1300.8)  # measured: 502, 801, 1301
+    assert [(s.cause, s.ns, s.culprit) for s in span(timeline, "A2").stalls] == [
+        ("sm_wait", 299_000, "B")
+    ]
     resident = next(c for c in timeline.counters if c.name == "sms_resident")
     # 24 + 108 until 800.4, then all of A2, then from 1001.8 its late 24 alone.
     assert resident.points[1:] == ((500_000, 24), (501_800, 132), (1_001_800, 24), (1_300_800, 0))
