@@ -6,7 +6,7 @@ DEMO := deepseek-v3-h100-ep72-decode
 TORCH := torch==2.13.0 triton==3.7.1
 PYTEST := $(TEST_VENV)/bin/python -m pytest
 
-.PHONY: demo test test-core check format bench clean
+.PHONY: demo test test-core check format bench record clean
 
 demo: $(VENV)/bin/moe-overlap
 	$(VENV)/bin/moe-overlap compare $(DEMO)
@@ -29,6 +29,9 @@ format: $(TEST_VENV)/.installed
 
 bench: $(TEST_VENV)/.installed
 	@for file in benchmarks/*.py; do echo "== $$file"; $(TEST_VENV)/bin/python $$file || exit 1; done
+
+record: $(TEST_VENV)/.installed
+	$(TEST_VENV)/bin/python docs/record.py
 
 clean:
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache
