@@ -132,10 +132,6 @@ def _layer_findings(
     if refusal is not None:
         yield Finding(refusal.rule, "refused", f"{layer.block}.shared_experts", refusal.reason)
         return
-    if enforced.fusion.slots > 1:
-        detail = f"{enforced.fusion.slots} shared experts; the loader asserts that there is one"
-        yield Finding("loader.one_shared", "refused", f"{layer.block}.shared_experts", detail)
-        return
     inner = sizes["gate_proj"][0]
     if inner % tp or inner // tp % fmt.inner_unit:
         detail = f"inner size {inner} over {tp} ranks is not a multiple of {fmt.inner_unit}"

@@ -34,7 +34,6 @@ RULES: Mapping[str, tuple[str, Evidence]] = {
     "requant.incomplete": ("a part of the conversion's input is missing", "inferred"),
     "requant.shape": ("the conversion needs another shape, or whole blocks of 32", "code"),
     "requant.fused_gate_up": ("gate and up stored as one tensor are not converted", "code"),
-    "loader.one_shared": ("the loader asserts that one shared expert is fused", "code"),
     "loader.stops": ("the copy into the slot fails, so loading ends", "inferred"),
     "loader.cut": ("the loader takes the slot's part of a longer tensor", "inferred"),
     "loader.broadcast": ("the copy repeats a size of 1", "inferred"),

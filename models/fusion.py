@@ -78,7 +78,7 @@ def decide(case: FusionCase, rules: FusionRules | None = None) -> Decision:
     """The decision for one server, under the rules of the newest version unless given."""
     rules = rules or load_fusion_rules()
     facts, steps, verdict = _adjusted(case.facts(), rules)
-    verdict = verdict or _checked_waterfill(_resolved(facts, rules), facts, rules)
+    verdict = verdict or _started(_resolved(facts, rules), facts, rules)
     if verdict.rule == "flag.disable" and not case.disable:
         step = next(step for step in steps if ("disable", True) in step.changed)
         verdict = Verdict("not fused", 0, step.rule, step.reason, step.evidence)
@@ -175,8 +175,12 @@ def _refused(rule: Rule, facts: dict[str, Any]) -> Verdict:
     return Verdict(outcome, 0, rule.id, rule.text(facts), rule.evidence)
 
 
-def _checked_waterfill(verdict: Verdict, facts: dict[str, Any], rules: FusionRules) -> Verdict:
-    if not (verdict.slots and facts["waterfill"]):
+def _started(verdict: Verdict, facts: dict[str, Any], rules: FusionRules) -> Verdict:
+    """What still stops a server that has decided to fuse: its weight loader, or Waterfill's kernel."""
+    found = rules.family_of(facts["model_class"])
+    if not verdict.slots or found is None:
         return verdict
-    rule = first_match(rules.waterfill, facts)
+    rule = first_match(found[1].loader_rules, facts)
+    if rule is None and facts["waterfill"]:
+        rule = first_match(rules.waterfill, facts)
     return verdict if rule is None else _refused(rule, facts)

@@ -110,6 +110,10 @@ def _family_lines(name: str, family: Family) -> Iterator[str]:
         yield "How many fuse: the config's number, unless"
         yield ""
         yield from _table(family.slot_rules)
+    if family.loader_rules:
+        yield "What stops the weight loader of a fused model:"
+        yield ""
+        yield from _table(family.loader_rules)
 
 
 def _table(rules: tuple[Rule, ...]) -> Iterator[str]:

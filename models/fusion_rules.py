@@ -62,13 +62,14 @@ class ModelClass(_Section):
 
 
 class Family(_Section):
-    """Model classes with one list of checks. `slots` says how many shared experts fuse: the config's
-    number, unless one of `slot_rules` applies."""
+    """Model classes with one list of checks. As many shared experts fuse as the config has, unless one
+    of `slot_rules` applies; `loader_rules` are what then stops the weight loader."""
 
     source: str
     classes: Mapping[str, ModelClass]
     rules: tuple[Rule, ...]
     slot_rules: tuple[Rule, ...] = ()
+    loader_rules: tuple[Rule, ...] = ()
 
 
 class Arguments(_Section):
@@ -121,6 +122,7 @@ class FusionRules(_Section):
         for family in self.families.values():
             yield from family.rules
             yield from family.slot_rules
+            yield from family.loader_rules
 
 
 def first_match(rules: tuple[Rule, ...], facts: Mapping[str, Any]) -> Rule | None:

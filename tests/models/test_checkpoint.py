@@ -149,7 +149,7 @@ BROKEN: dict[str, tuple[str, Projection, dict[str, Any], str, str]] = {
     ),
     "two shared experts": (
         *("fp8_block", fp8_block, {"n_shared_experts": 2}),
-        *("refused", "loader.one_shared"),
+        *("refused", "deepseek.one_shared"),
     ),
 }
 

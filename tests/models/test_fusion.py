@@ -57,6 +57,13 @@ def test_the_full_product_is_decided_and_every_refusal_cites_a_rule(
     assert min(outcomes.values()) > 0 and len(outcomes) == 3
 
 
+def test_two_shared_experts_stop_the_loader_when_enforced() -> None:
+    lite = replace(V3, model_class="DeepseekV2ForCausalLM", n_routed=64, n_shared=2)
+    assert decide(lite).rule == "deepseek.config"
+    enforced = decide(replace(lite, enforce=True))
+    assert (enforced.outcome, enforced.rule) == ("error", "deepseek.one_shared")
+
+
 def test_an_argument_that_disables_is_named_rather_than_the_flag_it_sets() -> None:
     served = replace(V3, runner="flashinfer_trtllm", enforce=True)
     assert decide(served).rule == "arg.runner"
@@ -137,7 +144,7 @@ def test_every_reason_can_be_filled_in(version: str) -> None:
     facts = V3.facts()
     assert facts.keys() == FACTS
     for family in load_fusion_rules(version).families.values():
-        for rule in (*family.rules, *family.slot_rules):
+        for rule in (*family.rules, *family.slot_rules, *family.loader_rules):
             assert rule.text(facts) or rule.then == "fuse"
 
 
