@@ -11,7 +11,7 @@ from typing import Any
 
 from schedules.timeline import Timeline
 from viz.columns import timeline_columns
-from viz.window import layer_windows
+from viz.window import layer_windows, steady_layer
 
 _OVERLAYS = ("exposed", "yields", "events")
 
@@ -34,6 +34,7 @@ def section_data(
 def _summary(timeline: Timeline, columns: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "layers": [[layer, *window] for layer, window in layer_windows(timeline).items()],
+        "steady": steady_layer(timeline),
         "makespan": timeline.makespan_ns,
         "ranks": list(timeline.ranks),
         "families": sorted(set(columns["family"])),

@@ -227,5 +227,12 @@ def test_printing_draws_every_timeline(
 ) -> None:
     opened = open_page(report[1], height=300)
     assert opened.page.evaluate("moeOverlap.sections[2].drawn") == 0
+    opened.page.click("#theme")
+    opened.page.evaluate(
+        "addEventListener('beforeprint', () => { document.body.dataset.printed = document.documentElement.dataset.theme; })"
+    )
     opened.page.pdf(path=SHOTS / "report.pdf")
     assert opened.page.evaluate("moeOverlap.sections.every((s) => s.drawn > 0)")
+    assert opened.page.evaluate(
+        "[document.body.dataset.printed, document.documentElement.dataset.theme]"
+    ) == ["light", "dark"]

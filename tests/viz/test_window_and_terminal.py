@@ -35,6 +35,12 @@ def test_steady_layer_is_a_middle_one_with_a_successor() -> None:
         steady_window(timeline, 4)
 
 
+def test_steady_layer_is_an_moe_layer_where_there_are_any() -> None:
+    dense = [Span(f"L{k}.x", 0, "main", k, k, k + 1, "gemm", k) for k in range(6)]
+    moe = [Span(f"L{k}.dispatch", 0, "main", k, k, k + 1, "dispatch", k) for k in range(6, 9)]
+    assert steady_window(Timeline("p", "m", "predicted", (*dense, *moe))).layer == 7
+
+
 def test_without_layers_the_window_is_everything() -> None:
     assert steady_window(spans((-1, 5, 70))) == Window(0, 70)
     assert steady_window(spans((7, 5, 70))) == Window(5, 70, 7)

@@ -123,6 +123,10 @@ function drawCharts(view) {
   }
 }
 
+function drawAllCharts(view) {
+  for (const chart of embedded("charts") || []) drawChart(view, chart);
+}
+
 function drawChart(view, { id, traces, layout }) {
   const dark = view.theme === "dark";
   const colour = (name) => {
@@ -157,7 +161,9 @@ function start() {
   }, { rootMargin: "300px" });
   for (const section of view.sections) watch.observe(section.node);
   addEventListener("resize", () => view.draw());
-  addEventListener("beforeprint", () => view.drawAll());
+  let screenTheme = view.theme;
+  addEventListener("beforeprint", () => { screenTheme = view.theme; setTheme(view, "light"); view.drawAll(); drawAllCharts(view); });
+  addEventListener("afterprint", () => setTheme(view, screenTheme));
 }
 
 start();

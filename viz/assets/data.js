@@ -18,6 +18,7 @@ function offsets(counts) {
 class Summary {
   constructor(summary) {
     this.layers = new Map(summary.layers.map(([layer, start, end]) => [layer, { start, end }]));
+    this.steady = summary.steady;
     this.makespan = summary.makespan;
     this.ranks = summary.ranks;
     this.families = summary.families;

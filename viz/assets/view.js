@@ -114,12 +114,9 @@ class View {
     this.chosenRanks = null;
     const layers = this.sections.length ? [...this.sections[0].summary.layers.keys()].sort((a, b) => a - b) : [];
     this.layers = layers;
-    this.layer = layers.length ? layers[this.steadyIndex(layers)] : null;
+    this.layer = layers.length ? this.sections[0].summary.steady : null;
     this.resetWindow();
   }
-
-  // The middle one of the layers that have a successor, as viz/window.py chooses it too.
-  steadyIndex(layers) { return Math.floor(Math.max(1, layers.length - 1) / 2); }
 
   unit() { return this.window && this.window.to - this.window.from > 5e6 ? { ns: 1e6, name: "ms" } : { ns: 1e3, name: "µs" }; }
 
