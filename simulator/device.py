@@ -125,7 +125,9 @@ class Device:
         """Set the pace of every running kernel beside its present neighbours."""
         self.hbm_gbps = 0.0
         active = [kernel for kernel in self.running if kernel.active]
-        if not active:
+        if len(active) == 1:
+            active[0].flow(now, 1.0)
+            self.hbm_gbps = active[0].hbm_gbps()
             return
         for kernel, slow in zip(active, slowdowns(active, self.machine), strict=True):
             kernel.flow(now, slow)

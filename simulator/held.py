@@ -74,7 +74,7 @@ class Held(Kernel):
         return self.active and (self.poll is None or not self.poll.starved)
 
     def hbm_gbps(self) -> float:
-        return self.op.work.hbm_bytes / self._unit(min(self.sms, self.most_sms))
+        return self.hbm_bytes / self._unit(min(self.sms, self.most_sms))
 
     def progress(self, now: int, *, by_index: bool) -> tuple[float, float]:
         self.fluid.advance(now)

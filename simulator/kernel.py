@@ -37,7 +37,7 @@ class Kernel:
     """
 
     __slots__ = (
-        "active", "alone", "blocked_by", "device", "done", "end", "family", "footprint", "freed_by", "graph",
+        "active", "alone", "blocked_by", "device", "done", "end", "family", "footprint", "freed_by", "graph", "hbm_bytes",
         "launched", "most_sms", "op", "order", "peak_sms", "per_sm", "queued", "ready", "sequence", "sms",
         "stalls", "start", "unplaced", "width",
     )  # fmt: skip
@@ -52,6 +52,7 @@ class Kernel:
         self.done: simpy.Event = device.clock.event()
         launched_as = device.prices.launched(op.work, op.grid)
         self.footprint, self.per_sm, self.most_sms, self.alone = launched_as
+        self.hbm_bytes = op.work.hbm_bytes
         self.unplaced = self.footprint.ctas
         self.width = self.sms = self.peak_sms = 0
         self.start = self.end = -1

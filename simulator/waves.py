@@ -32,13 +32,15 @@ class _Cohort(Fluid):
 class Waves(Kernel):
     """A kernel whose SMs come back at each turnover."""
 
-    __slots__ = ("_cohorts", "_turnover", "_wave_ns")
+    __slots__ = ("_cohorts", "_tail", "_turnover", "_wave_ns", "_wave_sms")
 
     def __init__(self, op: Op, device: Device, sequence: int, launched: int, graph: int) -> None:
         super().__init__(op, device, sequence, launched, graph)
         self._cohorts: list[_Cohort] = []
         self._turnover = 0  # CTAs whose room this kernel gave back at this instant
+        self._tail = device.machine.static_tail if op.grid.kind == "static" else 1.0
         self._wave_ns = 0.0
+        self._wave_sms = 0
 
     def place(self, ctas: int, now: int) -> None:
         own = min(ctas, self._turnover)
@@ -64,13 +66,15 @@ class Waves(Kernel):
         self.peak_sms = max(self.peak_sms, self.sms)
 
     def settle(self) -> None:
-        """Fix the time of a wave by the SMs held."""
+        """Fix the time of a wave by the SMs held. The last wave may need fewer and keeps the time of
+        the waves before it; a static kernel's one wave is that of its whole grid."""
         self._turnover = 0
-        if not self._wave_ns or self.unplaced:
-            held = min(self.sms, self.most_sms)
-            sms = self.most_sms if self.op.grid.kind == "static" else held
-            if sms:
-                self._wave_ns = self._unit(sms) / -(-self.footprint.ctas // (sms * self.per_sm))
+        held = min(self.sms, self.most_sms)
+        if self.op.grid.kind == "static":
+            held = self.most_sms
+        if held > self._wave_sms or (self.unplaced and 0 < held < self._wave_sms):
+            self._wave_sms = held
+            self._wave_ns = self._unit(held) / -(-self.footprint.ctas // (held * self.per_sm))
 
     def recall(self, now: int) -> None:
         """Take back the waves that have not begun. A turnover at this very instant is one at which
@@ -97,21 +101,22 @@ class Waves(Kernel):
             self.unplaced -= rounds * self.width
 
     def flow(self, now: int, slow: float) -> None:
-        rate = 1.0 / (self._wave_ns * slow * self._tail())
+        rate = 1.0 / (self._present_wave_ns() * slow)
         for cohort in self._cohorts:
             cohort.flow(now, rate)
 
-    def _tail(self) -> float:
+    def _present_wave_ns(self) -> float:
         """The tail law: a static kernel's CTAs run faster when few are left."""
-        a = self.device.machine.static_tail
-        if self.op.grid.kind != "static" or a == 1.0:
-            return 1.0
+        a = self._tail
+        if a == 1.0:
+            return self._wave_ns
         share: float = self.width / self.footprint.ctas
-        return float((a + (1.0 - a) * share**4) ** 0.25)
+        return float(self._wave_ns * (a + (1.0 - a) * share**4) ** 0.25)
 
     def hbm_gbps(self) -> float:
-        share = self.width / self.footprint.ctas
-        return self.op.work.hbm_bytes * share / (self._wave_ns * self._tail())
+        if not self.hbm_bytes:
+            return 0.0
+        return self.hbm_bytes * self.width / (self.footprint.ctas * self._present_wave_ns())
 
     def progress(self, now: int, *, by_index: bool) -> tuple[float, float]:
         for cohort in self._cohorts:
