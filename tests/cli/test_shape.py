@@ -16,6 +16,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numpy", "simpy", "plotly", "pydantic", "networkx", "torch", "ruamel")
 
+OPTIONAL = ("torch", "triton", "scipy", "perfetto", "safetensors", "playwright", "pytest")
+
 
 def test_help_imports_nothing_heavy() -> None:
     script = (
@@ -28,6 +30,18 @@ def test_help_imports_nothing_heavy() -> None:
     )
     assert done.stdout.strip().endswith("HEAVY []")
     assert "compare" in done.stdout
+
+
+def test_a_comparison_needs_the_core_alone(tmp_path: Path) -> None:
+    script = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport moe_overlap as mo, viz.report\n"
+        "mo.compare(mo.load('tiny', ['schedules=[tbo]'])).document()\n"
+        f"print([name for name in {OPTIONAL} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_every_command_has_help(run: Run) -> None:
