@@ -10,7 +10,7 @@ from executor.peers import Clock, SharedWords, align_clocks, barrier
 from executor.spin_library import MAX_RANKS, STAMP_WORDS, SpinArgs, SpinLibrary, build
 
 SLOTS = 512
-DEADLINE_NS = 10_000_000_000
+DEADLINE_NS = 60_000_000_000
 
 
 class Gate:

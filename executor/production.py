@@ -39,7 +39,7 @@ class Production:
     `inputs` are the program's input buffers by name. Each run starts behind `gate`, `sleep_ns` after
     all ranks have come to it, with L2 flushed if `flush`; its origin is the gate's end. `spans`
     "events" brackets every op with CUDA events, which costs a launch gap each; "none" measures the
-    makespan only. `annotate` puts every op in an NVTX and profiler range. `beat` is told each op.
+    makespan only. A wait longer than `deadline_s` ends the run. `annotate` puts every op in an NVTX and profiler range. `beat` is told each op.
     """
 
     state: ProductionState
@@ -50,12 +50,13 @@ class Production:
     annotate: bool = False
     flush: bool = False
     sleep_ns: int = 1_000_000
+    deadline_s: float = 15.0
     beat: Callable[[str], None] = lambda what: None
     buffers: dict[str, Any] = field(default_factory=dict)
     makespan_ns: int = 0
 
     def __post_init__(self) -> None:
-        self._queues = CudaQueues()
+        self._queues = CudaQueues(deadline_s=self.deadline_s)
         self._exchanges: dict[str, Exchange] = {}
         self._timed: list[_Timed] = []
         self._in_call = False
