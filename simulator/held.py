@@ -34,7 +34,7 @@ class Held(Kernel):
     def place(self, ctas: int, now: int) -> None:
         begin = self._starts(now)
         allocation = self.device.next_allocation()
-        self.sms += self.device.room.take(allocation, self.footprint, ctas)
+        self.sms += self.device.room.take(allocation, self.footprint, ctas, packed=self.packed)
         self._allocations.append(allocation)
         self.peak_sms = self.sms
         self.unplaced -= ctas

@@ -34,11 +34,12 @@ class Kernel:
     exchange's, "" for compute.
 
     `unplaced` CTAs still want room and `sms` hold some; `active` says whether it makes progress now.
+    A kernel with more CTAs than SMs in its budget is `packed` on those SMs.
     """
 
     __slots__ = (
         "active", "alone", "blocked_by", "device", "done", "end", "family", "footprint", "freed_by", "graph", "hbm_bytes",
-        "launched", "most_sms", "op", "order", "peak_sms", "per_sm", "queued", "ready", "sequence", "sms",
+        "launched", "most_sms", "op", "order", "packed", "peak_sms", "per_sm", "queued", "ready", "sequence", "sms",
         "stalls", "start", "unplaced", "width",
     )  # fmt: skip
 
@@ -52,6 +53,7 @@ class Kernel:
         self.done: simpy.Event = device.clock.event()
         launched_as = device.prices.launched(op.work, op.grid)
         self.footprint, self.per_sm, self.most_sms, self.alone = launched_as
+        self.packed = self.footprint.ctas > self.most_sms < device.machine.num_sms
         self.hbm_bytes = op.work.hbm_bytes
         self.unplaced = self.footprint.ctas
         self.width = self.sms = self.peak_sms = 0

@@ -66,9 +66,12 @@ class Room:
                 return at_most
         return total
 
-    def take(self, allocation: int, cta: Footprint, ctas: int) -> int:
-        """Place `ctas` CTAs, which must fit, each on the emptiest SM; returns how many SMs hold them."""
+    def take(self, allocation: int, cta: Footprint, ctas: int, *, packed: bool = False) -> int:
+        """Place `ctas` CTAs, which must fit, each on the emptiest SM; returns how many SMs hold them.
+        `packed` fills one SM before the next, as in a partition of few SMs."""
         need = self._needs[allocation] = _need(cta)
+        if packed:
+            return self._pack(allocation, need, ctas)
         takers = [item for item in self._groups.items() if item[1].takes(need)]
         if len(takers) == 1:
             residents, group = takers[0]
@@ -94,6 +97,20 @@ class Room:
                 sms += moved
             self._shift(residents, moved, allocation, 1)
             ctas -= moved
+        return sms
+
+    def _pack(self, allocation: int, need: Free, ctas: int) -> int:
+        sms = 0
+        while ctas:
+            residents, group = max(
+                (item for item in self._groups.items() if item[1].takes(need)),
+                key=lambda item: item[1].free,
+            )
+            each = min(ctas, group.takes(need))
+            filled = min(group.count, ctas // each)
+            self._shift(residents, filled, allocation, each)
+            sms += filled
+            ctas -= filled * each
         return sms
 
     def release(self, allocation: int) -> None:

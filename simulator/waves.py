@@ -59,7 +59,7 @@ class Waves(Kernel):
         cohort.begin = begin
         cohort.ctas = ctas
         cohort.allocation = device.next_allocation()
-        cohort.sms = device.room.take(cohort.allocation, self.footprint, ctas)
+        cohort.sms = device.room.take(cohort.allocation, self.footprint, ctas, packed=self.packed)
         self._cohorts.append(cohort)
         self.width += ctas
         self.sms += cohort.sms

@@ -107,6 +107,27 @@ def test_with_an_sm_budget_nothing_waits() -> None:
     assert times(timeline, "A1") == (1001.8, 2001.8)
 
 
+def test_a_kernel_in_a_green_context_stays_on_its_sms() -> None:
+    # 16 CTAs of 128 threads fit an SM; on 100 SMs that is 1600 at once.
+    partition = Grid(100, limited_by="green_context")
+    steps = [
+        kernel("A", 3200, 50, grid=partition, smem_bytes=0),
+        host(10),
+        kernel("B", 32, 30, "alt", GANG),
+    ]
+    timeline = simulate(program(steps), machine())
+    assert times(timeline, "A") == (0.0, 100.0)
+    assert span(timeline, "A").sms == 100
+    assert times(timeline, "B") == (10.0, 40.0)
+
+
+def test_a_kernel_that_ignores_its_budget_takes_every_sm() -> None:
+    steps = [kernel("A", 132, 50, grid=Grid(100, limited_by="ignored")), host(10)]
+    timeline = simulate(program([*steps, kernel("B", 32, 30, "alt", GANG)]), machine())
+    assert span(timeline, "A").sms == 132
+    assert times(timeline, "B") == (50.4, 80.4)
+
+
 def test_a_gang_that_does_not_fit_holds_the_head() -> None:
     streams = (Stream("main"), Stream("alt", -1), Stream("third"))
     steps = [

@@ -47,8 +47,10 @@ def test_every_op_runs_once_and_streams_are_in_order(program: Program) -> None:
 def test_the_room_of_an_sm_is_never_exceeded(program: Program) -> None:
     take = Room.take
 
-    def checked(room: Room, allocation: int, cta: Footprint, ctas: int) -> int:
-        sms = take(room, allocation, cta, ctas)
+    def checked(
+        room: Room, allocation: int, cta: Footprint, ctas: int, *, packed: bool = False
+    ) -> int:
+        sms = take(room, allocation, cta, ctas, packed=packed)
         groups = room._groups.values()
         assert all(min(group.free) >= 0 for group in groups)
         assert sum(group.count for group in groups) == room.num_sms
