@@ -194,10 +194,14 @@ def norm2(call: Call) -> None:
 
 
 def topk(call: Call) -> None:
-    """The scenario's ids with the weights that the router gives them."""
+    """The scenario's ids with the weights that the router gives them; a fused shared slot weighs 1,
+    since the routed weights carry the scaling factor already."""
     state, _ = state_of(call)
     ids = state.part(call.op.child).ids
-    output(call, (ids, expert_scores(state.model, inputs(call)[0], ids)))
+    weights = expert_scores(state.model, inputs(call)[0], state.routed_ids(ids))
+    if state.fused:
+        weights = torch.cat([weights, (ids[:, -1:] >= 0).to(weights.dtype)], dim=1)
+    output(call, (ids, weights))
 
 
 def silu_mul(call: Call) -> None:

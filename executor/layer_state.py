@@ -9,7 +9,8 @@ import torch
 
 from executor.plain_layer import RankState
 from executor.weights import ExpertWeights, LayerWeights
-from models.deployment import Batch, Model
+from models.deployment import Batch, Fusion, Model
+from models.fused_routing import fused_routing
 from models.routing import Routing
 from schedules.split import Cut
 
@@ -92,7 +93,8 @@ class Attended:
 @dataclass
 class LayerState:
     """One rank's state. `parts` are keyed by child, "" for the whole batch; `experts` are built once
-    and kept. `num_physical` experts are spread evenly over `ranks` ranks."""
+    and kept. `num_physical` expert slots are spread evenly over `ranks` ranks; with `fused` the last
+    one of every rank is the shared expert."""
 
     model: Model
     weights: Sequence[LayerWeights]
@@ -101,6 +103,7 @@ class LayerState:
     ranks: int
     num_physical: int
     caches: list[list[Cache]]
+    fused: bool = False
     experts: dict[tuple[int, int], ExpertWeights] = field(default_factory=dict)
 
     @property
@@ -123,10 +126,22 @@ class LayerState:
 
     def local_expert(self, layer: int, row: int) -> ExpertWeights:
         """Weights of one row of this rank's grouped GEMM."""
-        key = (layer, self.rank * self.experts_per_rank + row)
+        n = self.experts_per_rank - self.fused
+        if row == n:
+            shared = self.weights[layer].shared
+            assert shared is not None, "a fused slot without a shared expert"
+            return shared
+        key = (layer, self.rank * n + row)
         if key not in self.experts:
             self.experts[key] = self.weights[layer].expert(key[1])
         return self.experts[key]
+
+    def routed_ids(self, ids: torch.Tensor) -> torch.Tensor:
+        """Ids [T, k] of physical routed experts, without the column of a fused slot."""
+        if not self.fused:
+            return ids
+        routed = ids[:, :-1]
+        return torch.where(routed < 0, routed, routed - routed // self.experts_per_rank)
 
 
 def layer_state(
@@ -137,26 +152,41 @@ def layer_state(
     rank: int,
     cut: Cut,
     state: RankState,
+    fusion: Fusion | None = None,
 ) -> LayerState:
-    """The state of `rank` before the first layer, with the whole batch and both children of `cut`."""
-    parts = parts_of(batch, routing, rank, cut)
+    """The state of `rank` before the first layer, with the whole batch and both children of `cut`.
+    `routing` holds routed experts only; `fusion` adds the shared slot."""
+    fusion = fusion or Fusion()
+    parts = parts_of(batch, routing, rank, cut, fusion)
     whole = parts[""].pieces
     caches = [
         [_cache(piece, *old) for piece, old in zip(whole, layer, strict=True)]
         for layer in state.prefix
     ]
-    return LayerState(model, weights, parts, rank, routing.ep_size, routing.num_physical, caches)
+    slots = routing.num_physical + routing.ep_size * fusion.slots
+    return LayerState(
+        model, weights, parts, rank, routing.ep_size, slots, caches, fused=fusion.slots > 0
+    )
 
 
-def parts_of(batch: Batch, routing: Routing, rank: int, cut: Cut) -> dict[str, Part]:
-    """The whole batch of a rank ("") and both children of its cut."""
+def parts_of(
+    batch: Batch, routing: Routing, rank: int, cut: Cut, fusion: Fusion | None = None
+) -> dict[str, Part]:
+    """The whole batch of a rank ("") and both children of its cut, each with the ids that it
+    dispatches: Waterfill chooses the ranks of a child's shared copies by the child's own rows."""
     whole = tuple(_pieces(batch.new_tokens[rank], batch.prefix_tokens[rank]))
-    ids = torch.as_tensor(routing.ids[rank])
-    at = cut.token_index
+    tokens, at = len(routing.ids[rank]), cut.token_index
+
+    def ids(start: int, stop: int) -> torch.Tensor:
+        starts, stops = [0] * routing.ep_size, list(routing.tokens)
+        starts[rank], stops[rank] = start, stop
+        child = fused_routing(routing.slice(starts, stops), fusion or Fusion())
+        return torch.as_tensor(child.ids[rank])
+
     return {
-        "": Part(whole, ids),
-        "a": Part(tuple(_clipped(whole, 0, at)), ids[:at]),
-        "b": Part(tuple(_clipped(whole, at, ids.shape[0])), ids[at:]),
+        "": Part(whole, ids(0, tokens)),
+        "a": Part(tuple(_clipped(whole, 0, at)), ids(0, at)),
+        "b": Part(tuple(_clipped(whole, at, tokens)), ids(at, tokens)),
     }
 
 

@@ -18,7 +18,7 @@ from executor.plain_layer import RankState, plain_model, rank_state
 from executor.reference import POISON, Reference
 from executor.transport import Transport, in_process
 from executor.weights import LayerWeights, layer_weights
-from models.deployment import Batch, Model
+from models.deployment import Batch, Fusion, Model
 from models.routing import Routing
 from schedules.program import Program
 from schedules.split import Cut
@@ -27,7 +27,8 @@ from schedules.timeline import Timeline
 
 @dataclass(frozen=True)
 class Case:
-    """A model with seeded weights and inputs, a batch and its routing: everything but a schedule."""
+    """A model with seeded weights and inputs, a batch and its routing: everything but a schedule.
+    `routing` holds routed experts only; `fusion` is that of the programs."""
 
     model: Model
     batch: Batch
@@ -36,6 +37,7 @@ class Case:
     layers: int = 1
     seed: int = 0
     dtype: torch.dtype = torch.float64
+    fusion: Fusion = Fusion()
 
     def weights(self) -> list[LayerWeights]:
         """Weights of all layers, drawn anew."""
@@ -87,7 +89,14 @@ def run_rank(case: Case, program: Program, rank: int, transport: Transport, run:
         table(LAYER_KERNELS),
         transport,
         layer_state(
-            case.model, case.weights(), case.batch, case.routing, rank, case.cuts[rank], inputs
+            case.model,
+            case.weights(),
+            case.batch,
+            case.routing,
+            rank,
+            case.cuts[rank],
+            inputs,
+            case.fusion,
         ),
         inputs={
             "in.hidden": inputs.hidden,
