@@ -21,7 +21,7 @@ _PERFETTO = (".pftrace", ".perfetto-trace")
 
 
 def view(files: FilesArgument, output: OutputOption = None, term: TermOption = False) -> None:
-    """Show timelines: an HTML page, a Perfetto trace (-o NAME.pftrace), or a drawing here (--term)."""
+    """Show timelines: a page, a trace (-o NAME.pftrace), a picture (-o NAME.png), or here (--term)."""
     from moe_overlap.output import stdout, writable
 
     timelines = _named(files)
@@ -51,12 +51,15 @@ def _named(files: list[Path]) -> dict[str, Timeline]:
 def _write(target: Path, timelines: dict[str, Timeline]) -> None:
     from viz.extra import MissingExtra
     from viz.perfetto import write_perfetto
-    from viz.view import write_view
+    from viz.png import write_png
+    from viz.view import view_page, write_view
 
-    if target.suffix not in _PERFETTO:
-        write_view(target, timelines)
-        return
     try:
-        write_perfetto(target, timelines)
+        if target.suffix in _PERFETTO:
+            write_perfetto(target, timelines)
+        elif target.suffix == ".png":
+            write_png(target, view_page(timelines))
+        else:
+            write_view(target, timelines)
     except MissingExtra as error:
         raise MachineLacks(str(error)) from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +9,8 @@ from typing import Any
 
 import pytest
 
-FLAGS = (
-    "--no-sandbox",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-sync",
-    "--no-first-run",
-)
+from viz.png import FLAGS, find_chromium
+
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 
 
@@ -41,13 +33,7 @@ def chromium() -> Iterator[Any]:
     sync_api = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed (pip install playwright)"
     )
-    names = (
-        os.environ.get("MOE_OVERLAP_CHROMIUM"),
-        "chromium",
-        "chromium-browser",
-        "google-chrome",
-    )
-    path = next((found for name in names if name and (found := shutil.which(name))), None)
+    path = find_chromium()
     if path is None:
         pytest.skip(
             "no Chromium found: install Debian's (apt-get install chromium) or set MOE_OVERLAP_CHROMIUM"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from moe_overlap.comparison import compare
 from moe_overlap.explanation import explain
 from scenarios import load
+from schedules.files import save_timeline
 from schedules.timeline import Counter, Span, Timeline, Waited
 from tests.browser.conftest import Opened
 from tests.viz.made import made_timeline
@@ -24,7 +28,8 @@ from viz.view import write_view
 pytestmark = pytest.mark.browser
 
 Open = Callable[..., Opened]
-TRACE = Path(__file__).parents[1] / "fixtures" / "traces" / "mi250-toy.json.gz"
+ROOT = Path(__file__).parents[2]
+TRACE = ROOT / "tests" / "fixtures" / "traces" / "mi250-toy.json.gz"
 
 
 def test_view_of_an_imported_trace(tmp_path: Path, open_page: Open) -> None:
@@ -113,3 +118,13 @@ def test_odd_timelines_are_drawn_without_complaint(tmp_path: Path, open_page: Op
     assert opened.page.inner_text("#dock h3 >> nth=0") == f"{odd} — {odd}"
     assert "for an event: gone" in opened.page.inner_text("#dock .causes >> nth=0")
     assert opened.page.query_selector("img") is None
+
+
+def test_view_writes_a_picture(tmp_path: Path, chromium: Any) -> None:
+    save_timeline(made_timeline("tbo", layers=2), tmp_path / "tbo.json")
+    command = [sys.executable, "-m", "moe_overlap", "view", "tbo.json", "-o", "tbo.png"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=120)
+    content = (tmp_path / "tbo.png").read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(content[16:20]) == 1280

@@ -162,7 +162,7 @@ function start() {
   for (const section of view.sections) watch.observe(section.node);
   addEventListener("resize", () => view.draw());
   let screenTheme = view.theme;
-  addEventListener("beforeprint", () => { screenTheme = view.theme; setTheme(view, "light"); view.drawAll(); drawAllCharts(view); });
+  addEventListener("beforeprint", () => { screenTheme = view.theme; setTheme(view, "light"); view.drawAll(); });
   addEventListener("afterprint", () => setTheme(view, screenTheme));
 }
 

@@ -216,6 +216,7 @@ class View {
 
   drawAll() {
     for (const section of this.sections) { section.near = true; section.measure(); section.draw(); }
+    drawAllCharts(this);
   }
 
   drawNear() {
