@@ -19,7 +19,8 @@ SCHEDULES = {
     "decode": ("sequential", "baseline", "sbo.v1", "tbo"),
     "prefill": ("sequential", "baseline", "tbo"),
 }
-RUNS = [(schedule, shape) for shape, found in SHAPES.items() for schedule in SCHEDULES[found.phase]]
+TRIED = ("decode uneven", "decode one rank idle", "prefill two chunk", "prefill one expert")
+RUNS = [(schedule, shape) for shape in TRIED for schedule in SCHEDULES[SHAPES[shape].phase]]
 FUSED = Fusion(1, "per_rank")
 WATERFILL = Fusion(1, "per_rank", waterfill=True)
 
