@@ -13,11 +13,12 @@ from ruamel.yaml import YAML
 
 from models.calibration_records import Records, Slowed
 from models.costs import peaks_of
+from models.errors import InputError
 from models.fit import Beside, Fit, Timed, fit_form, fit_slowdown
 from models.machine import Costs
 from models.measured import MeasuredPoint, write_points
 from models.point_costs import PointCosts
-from models.profile import load_machine, load_profile
+from models.profile import library_machines, load_machine, load_profile
 from models.profile_schema import ProfileFile
 from models.work import EXCHANGE_KINDS, Grid
 
@@ -78,6 +79,22 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
         kernels,
         held_out_pairs(records.slowed, rules["families"], rules["kinds"], profile),
     )
+
+
+def base_profile(device: str, ranks: int) -> str:
+    """The library profile for a GPU that CUDA calls `device`, with at least `ranks` GPUs a node and as
+    few as there are; InputError without one."""
+    fitting = []
+    for name in library_machines():
+        profile, _ = load_profile(name)
+        per_node = profile.fabric.gpus_per_node
+        model = profile.gpu.name.split()[0]
+        if model in device.split() and per_node >= ranks and profile.points is None:
+            fitting.append((per_node, name))
+    if not fitting:
+        known = ", ".join(library_machines())
+        raise InputError("calibrate", "base", device, f"--base with one of: {known}")
+    return min(fitting)[1]
 
 
 def _add_figures(content: dict[str, Any], records: Records, source: str) -> None:

@@ -51,7 +51,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
     """The records of a calibration; InputError names one that lacks a key."""
     result = Records()
     alone: dict[str, list[MeasuredPoint]] = {}
-    slowed: list[Slowed] = []
+    slowed: list[Mapping[str, Any]] = []
     host: dict[str, list[float]] = {}
     reasons: set[str] = set()
     for number, record in enumerate(records, start=1):
@@ -61,7 +61,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
                 point = _point(record, seed)
                 alone.setdefault(point.key, []).append(point)
             elif what == "beside":
-                slowed.append(_slowed(record, seed))
+                slowed.append(record)
             elif what == "gaps":
                 result.gaps_ns |= {name: round(ns) for name, ns in record["ns"].items()}
             elif what == "host":
@@ -83,7 +83,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
         reasons.update(record.get("throttled", ()))
         result.others |= bool(record.get("others"))
     result.points = tuple(_merged(same) for _, same in sorted(alone.items()))
-    result.slowed = tuple(slowed)
+    result.slowed = tuple(_slowed(r, seed, result.hbm_gbps, source) for r in slowed)
     result.host_ns = {name: round(median(values)) for name, values in sorted(host.items())}
     result.throttled = tuple(sorted(reasons))
     return result
@@ -140,13 +140,19 @@ def _merged(same: list[MeasuredPoint]) -> MeasuredPoint:
     )
 
 
-def _slowed(record: Mapping[str, Any], seed: int) -> Slowed:
-    key = f"{record['victim']} beside {record['aggressor']}"
-    return Slowed(
-        record["victim"],
-        record["aggressor"],
-        tuple(record["kinds"]),
-        record["family"],
-        Beside(float(record["slowdown"]), float(record["busy"]), float(record["rho"])),
-        bool(record.get("hold", True)) and is_held(key, seed),
-    )
+def _slowed(record: Mapping[str, Any], seed: int, achievable: float, source: str) -> Slowed:
+    """`gbps` is what the aggressor drew; its share of the most that anything drew is rho."""
+    try:
+        key = f"{record['victim']} beside {record['aggressor']}"
+        rho = record["gbps"] / achievable if achievable else 0.0
+        beside = Beside(float(record["slowdown"]), float(record["busy"]), float(rho))
+        return Slowed(
+            record["victim"],
+            record["aggressor"],
+            tuple(record["kinds"]),
+            record["family"],
+            beside,
+            is_held(key, seed),
+        )
+    except (KeyError, TypeError) as error:
+        raise InputError(source, "beside", record, f"a record with {error}") from error

@@ -22,7 +22,7 @@ from models.work import Grid, Work
 Coordinates = tuple[float, ...]
 _SAME = 1e-6
 # Places this close to the last point (in log) are still read from it.
-_REACH = 0.05
+_REACH = 0.07
 _LABELS: Mapping[Where, CostLabel] = {
     "point": "measured",
     "inside": "interpolated",
@@ -52,6 +52,8 @@ def series_of(work: Work) -> Series:
         return Series(family, _logs(sizes["active"], rows))
     if kind.startswith("attention"):
         fixed = tuple(sizes.get(name, 0) for name in ("heads", "kv_heads", "qk_dim", "v_dim"))
+        if kind == "attention_prefill":
+            return Series((kind, *fixed), _logs(sizes["pairs"]))
         tokens = max(1, sizes["tokens"])
         return Series((kind, *fixed), _logs(tokens, sizes["pairs"] / tokens))
     if kind == "notify":

@@ -11,6 +11,7 @@ import sys
 import typer
 
 from models.errors import InputError
+from moe_overlap.commands.calibrate import calibrate
 from moe_overlap.commands.checkpoint import checkpoint
 from moe_overlap.commands.compare import compare
 from moe_overlap.commands.explain import explain
@@ -28,6 +29,7 @@ COMMANDS = (
     fusion,
     checkpoint,
     explain,
+    calibrate,
     scenarios,
     schema,
 )

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from executor.calibrate.compile import Job
-from executor.calibrate.plan import Task
+from executor.calibrate.plan import (
+    DENSE_ROWS,
+    GROUPED_ROWS,
+    WEIGHT_ROWS,
+    WEIGHT_ROWS_ALLOCATED,
+    Task,
+)
+from models.counts import gemm, grouped_gemm
 from models.deployment import Batch, Deployment
 from models.routing import Routing
 from scenarios import load
@@ -78,14 +85,50 @@ def _capped(step: Step, cap: int) -> Step:
 
 
 def gemms_of(tasks: Iterable[Task], scenarios: Mapping[str, str], ranks: int) -> list[Job]:
-    """Distinct GEMMs of all `layers` tasks: what has to be compiled."""
+    """Distinct GEMMs of all tasks: what has to be compiled."""
     seen: dict[Job, None] = {}
     for task in tasks:
-        if task.kind != "layers":
+        if task.kind == "layers":
+            jobs = _layer_jobs(task, scenarios, ranks)
+        elif task.kind == "pairs":
+            jobs = _pair_jobs(task, scenarios, ranks)
+        else:
             continue
-        case = case_of(task, scenarios, ranks)
-        allocated = ranks * case.deployment.a2a.max_dispatch_tokens_per_rank
-        for op in case.program.launches(0):
-            if op.work.kind in GEMM_KINDS:
-                seen[op.work, task.number("cap"), allocated, case.routing.num_physical] = None
+        seen |= dict.fromkeys(jobs)
     return list(seen)
+
+
+def _layer_jobs(task: Task, scenarios: Mapping[str, str], ranks: int) -> Iterator[Job]:
+    case = case_of(task, scenarios, ranks)
+    allocated = ranks * case.deployment.a2a.max_dispatch_tokens_per_rank
+    physical = case.routing.num_physical
+    expected = (case.batch.tokens[0] * ranks * case.routing.top_k + physical) // physical
+    for op in case.program.launches(0):
+        if op.work.kind in GEMM_KINDS:
+            yield op.work, task.number("cap"), allocated, expected
+
+
+def _pair_jobs(task: Task, scenarios: Mapping[str, str], ranks: int) -> Iterator[Job]:
+    settings = [f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
+    deployment = resolve(load(scenarios["prefill"], settings)).deployment
+    model, experts = deployment.model, deployment.experts_per_rank
+    cap = deployment.machine.num_sms - task.number("num_sms")
+    width = model.attention.num_heads * model.attention.v_head_dim
+    inner, hidden = model.moe_intermediate_size, model.hidden_size
+    works = {
+        "dense": gemm(DENSE_ROWS, hidden, width, "fp8_block"),
+        "grouped": grouped_gemm(
+            "grouped_gemm_contiguous",
+            (GROUPED_ROWS,) * experts,
+            2 * inner,
+            hidden,
+            "fp8_block",
+            1,
+        ),
+        "weights": grouped_gemm(
+            "grouped_gemm_masked", (WEIGHT_ROWS,) * experts, 2 * inner, hidden, "fp8_block", 1
+        ),
+    }
+    work = works.get(task.text("compute"))
+    if work is not None:
+        yield work, cap, WEIGHT_ROWS_ALLOCATED, WEIGHT_ROWS

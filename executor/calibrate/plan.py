@@ -9,19 +9,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-TaskKind = Literal["gaps", "layers", "caps", "ladder", "pairs"]
+TaskKind = Literal["gaps", "layers", "ladder", "pairs"]
 
 # SMs of the exchange and the cap of the GEMMs beside it, as a serving engine sets both; 0: no cap.
-SPLITS = ((8, 0), (8, 124), (16, 116), (20, 112), (24, 108), (32, 100))
+SPLITS = ((8, 0), (8, 124), (16, 116), (24, 108), (32, 100))
 QUICK_SPLITS = ((8, 0), (8, 124), (24, 108))
-PREFILL_TOKENS = (512, 1024, 2048, 4096, 8192)
-QUICK_PREFILL_TOKENS = (1024, 4096)
-DECODE_TOKENS = (8, 16, 32, 64, 128)
-QUICK_DECODE_TOKENS = (16, 128)
+PREFILL_TOKENS = (768, 1536, 3072, 6144, 12288)
+QUICK_PREFILL_TOKENS = (1536, 6144)
+DECODE_TOKENS = (8, 24, 48, 96, 120)
+QUICK_DECODE_TOKENS = (24, 96)
 DECODE_CAPS = (0, 116, 108)
 KV_TOKENS = (1024, 4096)
 FEW_SMS = (66, 24, 12)
 LADDER_SMS = (8, 24)
+# Sizes of the compute kernels that run beside exchanges, some hundred us each: rows of a dense GEMM,
+# rows for each expert of a grouped one, and of one that is bound by its weights.
+DENSE_ROWS = 2048
+GROUPED_ROWS = 256
+WEIGHT_ROWS = 16
+WEIGHT_ROWS_ALLOCATED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,9 @@ def plan(*, quick: bool = False) -> tuple[Task, ...]:
     """All tasks: gaps, layers in sequence, the ladder and pairs, then kernels on few SMs."""
     tasks = [task("gaps"), *_layers(quick), *_ladder(quick), *_pairs(quick)]
     if not quick:
-        tasks += [task("caps", sms=sms, tokens=tokens) for sms in FEW_SMS for tokens in (128, 4096)]
+        tasks += [
+            task("layers", phase="prefill", tokens=1536, num_sms=8, cap=cap) for cap in FEW_SMS
+        ]
     return tuple(tasks)
 
 
@@ -74,10 +82,10 @@ def _ladder(quick: bool) -> Iterator[Task]:
     """Exchanges beside a streaming kernel at rising HBM rates, on disjoint SMs."""
     for exchange in ("dispatch", "combine"):
         for sms in LADDER_SMS[-1:] if quick else LADDER_SMS:
-            yield task("ladder", exchange=exchange, num_sms=sms, tokens=4096)
+            yield task("ladder", exchange=exchange, num_sms=sms, tokens=3072)
     if not quick:
         for exchange in ("dispatch_ll", "combine_ll"):
-            yield task("ladder", exchange=exchange, num_sms=0, tokens=128)
+            yield task("ladder", exchange=exchange, num_sms=0, tokens=96)
 
 
 def _pairs(quick: bool) -> Iterator[Task]:
@@ -86,4 +94,4 @@ def _pairs(quick: bool) -> Iterator[Task]:
     for exchange in ("dispatch", "combine"):
         for sms in LADDER_SMS[-1:] if quick else LADDER_SMS:
             for compute in computes:
-                yield task("pairs", exchange=exchange, num_sms=sms, compute=compute, tokens=4096)
+                yield task("pairs", exchange=exchange, num_sms=sms, compute=compute, tokens=3072)

@@ -43,11 +43,13 @@ def calibrate(
     """
     end = clock() + 60.0 * minutes
     wanted = tuple(tasks)
-    failed: list[str] = []
+    hopeless = store.hopeless if store is not None else frozenset()
+    failed = [f"{task.name}: ended its process" for task in wanted if task.name in hopeless]
     for number, task in enumerate(wanted):
-        chosen = store is not None and task.name not in store.done and clock() < end
-        if not share(chosen):
+        if not share(store is not None and _wanted(task, store) and clock() < end):
             continue
+        if store is not None:
+            store.begin(task.name)
         report(Progress(number, len(wanted), task.name, tuple(failed)))
         try:
             records = measure(task)
@@ -58,3 +60,7 @@ def calibrate(
             store.add(task.name, records)
     report(Progress(len(wanted), len(wanted), "", tuple(failed)))
     return tuple(failed)
+
+
+def _wanted(task: Task, store: Store) -> bool:
+    return task.name not in store.done and task.name not in store.hopeless

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,17 @@ from executor.kernel_set import ExecutorError
 Record = Mapping[str, Any]
 
 
+MOST_TRIES = 2
+
+
 class Store:
-    """The records of one file, by task. ExecutorError names a line that is no task."""
+    """The records of one file, by task. ExecutorError names a line that is no task. A task that was
+    begun twice and never done took its process with it; it is `hopeless`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._records: dict[str, tuple[Record, ...]] = {}
+        self._begun: Counter[str] = Counter()
         if path.exists():
             self._read()
 
@@ -29,6 +35,12 @@ class Store:
     def done(self) -> frozenset[str]:
         """Names of the tasks that are done."""
         return frozenset(self._records)
+
+    @property
+    def hopeless(self) -> frozenset[str]:
+        """Names of the tasks that are not tried again."""
+        tried = {task for task, times in self._begun.items() if times >= MOST_TRIES}
+        return frozenset(tried - self._records.keys())
 
     def records(self) -> tuple[Record, ...]:
         """All records of finished tasks, in order, each with its `task`."""
@@ -39,12 +51,19 @@ class Store:
     def add(self, task: str, records: Iterable[Record]) -> None:
         """Write a finished task's records through to the disk."""
         kept = tuple(records)
-        line = json.dumps({"task": task, "records": kept}, sort_keys=True)
+        self._write({"task": task, "records": kept})
+        self._records[task] = kept
+
+    def begin(self, task: str) -> None:
+        """Note that a task is tried."""
+        self._write({"task": task})
+        self._begun[task] += 1
+
+    def _write(self, entry: Record) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+            file.write(json.dumps(entry, sort_keys=True) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self._records[task] = kept
 
     def _read(self) -> None:
         """Finished tasks; a last line that was cut off is taken away."""
@@ -53,7 +72,10 @@ class Store:
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 entry = json.loads(line)
-                self._records[entry["task"]] = tuple(entry["records"])
+                if "records" in entry:
+                    self._records[entry["task"]] = tuple(entry["records"])
+                else:
+                    self._begun[entry["task"]] += 1
             except (json.JSONDecodeError, KeyError, TypeError) as error:
                 where = f"{self.path}:{number}"
                 raise ExecutorError(f"{where}: not a finished task: {line[:60]!r}") from error

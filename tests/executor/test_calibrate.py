@@ -14,7 +14,7 @@ from executor.calibrate.run import Progress, calibrate
 from executor.calibrate.store import Record, Store
 from executor.kernel_set import ExecutorError
 
-TASKS = tuple(task("caps", sms=sms, tokens=128) for sms in (12, 24, 66))
+TASKS = tuple(task("pairs", sms=sms, tokens=128) for sms in (12, 24, 66))
 
 
 class Bench:
@@ -108,6 +108,18 @@ def test_a_cut_off_task_is_measured_again(tmp_path: Path, cut: int) -> None:
     assert sorted(r["ns"] for r in Store(file).records()) == [12, 24, 66]
 
 
+def test_a_task_that_takes_its_process_with_it_is_tried_twice(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    for _ in range(2):
+        store = Store(file)
+        assert not store.hopeless
+        store.begin(TASKS[0].name)
+    bench = Bench()
+    failed = run(bench, Store(file))
+    assert bench.asked == [t.name for t in TASKS[1:]]
+    assert failed == (f"{TASKS[0].name}: ended its process",)
+
+
 def test_other_ranks_do_what_rank_0_says(tmp_path: Path) -> None:
     said: list[object] = []
     store = Store(tmp_path / "records.jsonl")
@@ -124,14 +136,14 @@ def test_a_task_that_fails_is_named_and_the_rest_goes_on(tmp_path: Path) -> None
     bench = Bench(fails="sms=24")
     failed = run(bench, store)
     assert len(bench.asked) == 3
-    assert failed == ("caps sms=24 tokens=128: no room",)
+    assert failed == ("pairs sms=24 tokens=128: no room",)
     assert TASKS[1].name not in store.done
 
 
 def test_a_file_that_is_no_record_is_refused_by_line(tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     good = json.dumps({"task": "gaps", "records": []})
-    for bad in ("nonsense", "[]", "{}"):
+    for bad in ("nonsense", "[]", "{}", "3"):
         file.write_text(f"{good}\n{bad}\n{good}\n")
         with pytest.raises(ExecutorError, match=r"records.jsonl:2"):
             Store(file)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.calibrated_profile import Calibrated, calibrated
+from models.calibrated_profile import Calibrated, base_profile, calibrated
 from models.calibration_records import sorted_out, work_of, work_record
 from models.counts import elementwise, gemm, grouped_gemm
 from models.errors import InputError
@@ -71,7 +71,7 @@ def _beside(
 ) -> dict[str, Any]:
     return {
         "what": "beside", "victim": victim, "aggressor": other, "family": family,
-        "kinds": list(kinds), "slowdown": slow, "busy": busy, "rho": rho,
+        "kinds": list(kinds), "slowdown": slow, "busy": busy, "gbps": 4250.0 * rho,
     }  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def test_figures_and_laws_land_in_the_machine(machine: Machine) -> None:
     assert machine.interference.achievable_hbm_gbps == 4250
     c0, c1 = machine.interference.coefficients("normal")
     assert c0 == pytest.approx(0.2, abs=0.02) and c1 == pytest.approx(0.15, abs=0.01)
-    for kind in ("gemm", "attention_decode"):
+    for kind in ("gemm", "topk"):
         c0, c1 = machine.interference.compute_coefficients(kind)
         assert 1 + c0 * 0.18 + c1 * 0.05 / 0.95 == pytest.approx(1.1, abs=0.005)
 
@@ -189,3 +189,12 @@ def test_repeated_points_become_their_median_with_their_spread() -> None:
 def test_a_record_that_is_none_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="record 1"):
         sorted_out([record], SEED, "records.jsonl")
+
+
+def test_the_base_is_found_by_the_gpus_own_name() -> None:
+    assert base_profile("NVIDIA H200", 2) == "h200-2x-nvlink"
+    assert base_profile("NVIDIA H200", 8) == "h200-8x-ib"
+    with pytest.raises(InputError, match="--base"):
+        base_profile("NVIDIA A100-SXM4-80GB", 2)
+    with pytest.raises(InputError, match="--base"):
+        base_profile("NVIDIA H200", 500)

@@ -1,0 +1,169 @@
+"""`moe-overlap calibrate`: measure this machine's GPUs and write their hardware profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moe_overlap.errors import MachineLacks, Refused, RunFailed
+
+if TYPE_CHECKING:
+    from models.calibrated_profile import Calibrated
+
+ProfileOption = Annotated[
+    Path, typer.Option("-o", "--output", help="Profile to write (YAML).", show_default=False)
+]
+QuickOption = Annotated[
+    bool, typer.Option("--quick", help="A coarser grid: about a third of the time.")
+]
+MinutesOption = Annotated[
+    float, typer.Option("--minutes", min=0.0, help="Stop after this long; 0 measures nothing.")
+]
+GpusOption = Annotated[int, typer.Option("--gpus", min=0, help="GPUs to use; 0: all there are.")]
+BaseOption = Annotated[
+    str, typer.Option("--base", help="Library profile to build on. Default: by the GPU's name.")
+]
+RecordsOption = Annotated[
+    Path | None,
+    typer.Option("--records", help="File of raw records; goes on from what it holds."),
+]
+SeedOption = Annotated[
+    int, typer.Option("--seed", min=0, help="Seed of the hold-out and of weights.")
+]
+PrefillOption = Annotated[
+    str, typer.Option("--prefill", help="Scenario whose prefill layers are measured.")
+]
+DecodeOption = Annotated[
+    str, typer.Option("--decode", help="Scenario whose decode layers are measured.")
+]
+
+
+def calibrate(
+    output: ProfileOption,
+    quick: QuickOption = False,
+    minutes: MinutesOption = 10.0,
+    gpus: GpusOption = 0,
+    base: BaseOption = "",
+    records: RecordsOption = None,
+    seed: SeedOption = 0,
+    prefill: PrefillOption = "deepseek-v3-h200-ep2-prefill",
+    decode: DecodeOption = "deepseek-v3-h200-ep2-decode",
+) -> None:
+    """Measure this machine's GPUs and write their hardware profile."""
+    from moe_overlap.output import stdout, writable
+
+    target = writable(output)
+    store = records or target.with_suffix(".records.jsonl")
+    _require_fit_library()
+    failed: tuple[str, ...] = ()
+    if minutes:
+        scenarios = {"prefill": prefill, "decode": decode}
+        failed = _measured(store, gpus, scenarios, minutes, quick, seed)
+    made = _fitted(store, target, base, seed)
+    target.write_text(made.profile, encoding="utf-8")
+    target.with_name(made.points_file).write_text(made.points, encoding="utf-8")
+    console = stdout()
+    for line in (*_summary(made), *(f"not measured: {name}" for name in failed)):
+        console.print(line, soft_wrap=True)
+    console.print(f"profile: {target}", soft_wrap=True)
+
+
+def _require_fit_library() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("scipy") is None:
+        raise MachineLacks(
+            "fitting needs scipy; install it with: pip install 'moe-overlap[calibrate]'"
+        )
+
+
+def _measured(
+    store: Path,
+    gpus: int,
+    scenarios: dict[str, str],
+    minutes: float,
+    quick: bool,
+    seed: int,
+) -> tuple[str, ...]:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise MachineLacks(
+            "measuring needs torch; install it with: pip install 'moe-overlap[executor]'"
+        )
+    import torch
+
+    from executor.calibrate.bench import Options, calibrate_gpus
+    from executor.calibrate.run import Progress
+    from executor.kernel_set import ExecutorError, MissingResource
+    from moe_overlap.output import progress
+
+    ranks = gpus or torch.cuda.device_count()
+    if not ranks or ranks > torch.cuda.device_count():
+        raise MachineLacks(
+            f"calibrate needs {ranks or 'at least one'} CUDA GPU(s); "
+            f"this machine has {torch.cuda.device_count()}"
+        )
+    options = Options(store, ranks, scenarios, minutes, quick, seed)
+    with progress() as report:
+
+        def told(state: Progress) -> None:
+            trouble = f", {len(state.failed)} failed" if state.failed else ""
+            report(f"{state.done}/{state.total} {state.now}{trouble}")
+
+        try:
+            return calibrate_gpus(options, told)
+        except MissingResource as error:
+            raise MachineLacks(str(error)) from error
+        except ExecutorError as error:
+            raise RunFailed(str(error)) from error
+
+
+def _fitted(store: Path, target: Path, base: str, seed: int) -> Calibrated:
+    from executor.calibrate.store import Store
+    from executor.kernel_set import ExecutorError
+    from models.calibrated_profile import base_profile, calibrated
+    from models.calibration_records import sorted_out
+
+    if not store.exists():
+        raise Refused(f"{store}: there are no records to make a profile of")
+    try:
+        raw = Store(store).records()
+    except ExecutorError as error:
+        raise Refused(str(error)) from error
+    records = sorted_out(raw, seed, str(store))
+    if not records.points:
+        raise Refused(f"{store}: holds no kernel's time; measure for longer")
+    device, ranks = str(records.machine.get("gpu", "")), int(records.machine.get("ranks", 1))
+    return calibrated(
+        records,
+        name=target.stem,
+        base=base or base_profile(device, ranks),
+        seed=seed,
+        source=_source(records.machine),
+    )
+
+
+def _source(machine: dict[str, object]) -> str:
+    """Where the figures come from, in a line."""
+    libraries = machine.get("libraries")
+    versions = libraries if isinstance(libraries, dict) else {}
+    names = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return (
+        f"moe-overlap calibrate on {machine.get('ranks', 1)} x {machine.get('gpu', 'unknown GPU')}; "
+        f"torch {machine.get('torch', 'unknown')}, CUDA {machine.get('cuda', 'unknown')}"
+        + (f", {names}" if names else "")
+    )
+
+
+def _summary(made: Calibrated) -> list[str]:
+    """Held-out errors, a line each."""
+    lines = ["held out, relative error:        count  median   worst"]
+    for title, entries in (("alone", made.kernels), ("beside", made.pairs)):
+        lines += [
+            f"  {title:<7}{entry.name:<24}{entry.count:>5}{entry.median:>8.1%}{entry.worst:>8.1%}"
+            for entry in entries
+        ]
+    return lines

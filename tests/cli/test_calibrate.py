@@ -1,0 +1,85 @@
+"""`moe-overlap calibrate` without a GPU: what is missing is named, records on disk become a profile."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from executor.calibrate.store import Store
+from models.calibration_records import work_record
+from models.counts import gemm
+from models.profile import load_machine
+from moe_overlap.cli import app
+from moe_overlap.errors import MachineLacks, Refused
+
+RUN = CliRunner()
+
+
+def records(path: Path) -> Path:
+    """A small calibration: dense GEMMs 10 % slower than the library's profile."""
+    base = load_machine("h200-2x-nvlink")
+    store = Store(path)
+    store.add("gaps", [{"what": "machine", "gpu": "NVIDIA H200", "ranks": 2, "torch": "2.11.0"}])
+    for m in (256, 512, 1024, 2048, 4096, 8192):
+        work = gemm(m, 7168, 16384, "fp8_block")
+        ns = 1.1 * base.costs.alone(work, base.grid("gemm"), 132).ns
+        point: dict[str, Any] = {"what": "alone", "work": work_record(work), "sms": 132}
+        store.add(f"m={m}", [point | {"ns": ns, "spread": 0.01, "mhz": 1980, "watts": 500}])
+    return path
+
+
+def test_records_on_disk_become_a_profile_that_loads(tmp_path: Path) -> None:
+    target = tmp_path / "mine.yaml"
+    store = records(tmp_path / "mine.records.jsonl")
+    done = RUN.invoke(app, ["calibrate", "-o", str(target), "--minutes", "0"])
+    assert done.exit_code == 0, done.output
+    assert "held out" in done.output
+    machine = load_machine(target)
+    base = load_machine("h200-2x-nvlink")
+    work = gemm(3000, 7168, 16384, "fp8_block")
+    grid = base.grid("gemm")
+    ratio = machine.costs.alone(work, grid, 132).ns / base.costs.alone(work, grid, 132).ns
+    assert ratio == pytest.approx(1.1, rel=1e-3)
+    assert machine.name == "mine"
+    assert store.exists()
+
+
+def test_without_a_gpu_the_message_says_so(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    done = RUN.invoke(app, ["calibrate", "-o", str(tmp_path / "mine.yaml"), "--minutes", "1"])
+    assert isinstance(done.exception, MachineLacks)
+    assert "CUDA GPU" in str(done.exception)
+
+
+@pytest.mark.parametrize(("library", "extra"), [("scipy", "calibrate"), ("torch", "executor")])
+def test_a_missing_library_is_named_with_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, extra: str
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == library else real(name, *a)
+    )
+    done = RUN.invoke(app, ["calibrate", "-o", str(tmp_path / "mine.yaml")])
+    assert isinstance(done.exception, MachineLacks)
+    assert f"moe-overlap[{extra}]" in str(done.exception)
+
+
+def test_records_that_are_not_there_or_no_records_are_refused(tmp_path: Path) -> None:
+    target = str(tmp_path / "mine.yaml")
+    done = RUN.invoke(app, ["calibrate", "-o", target, "--minutes", "0"])
+    assert isinstance(done.exception, Refused)
+    other = tmp_path / "other.jsonl"
+    other.write_text("nonsense\n")
+    done = RUN.invoke(app, ["calibrate", "-o", target, "--minutes", "0", "--records", str(other)])
+    assert isinstance(done.exception, Refused)
+    other.write_text(json.dumps({"task": "gaps", "records": []}) + "\n")
+    done = RUN.invoke(app, ["calibrate", "-o", target, "--minutes", "0", "--records", str(other)])
+    assert isinstance(done.exception, Refused)
+    assert "no kernel's time" in str(done.exception)
