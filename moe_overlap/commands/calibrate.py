@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,12 +108,16 @@ def _measured(
             f"calibrate needs {ranks or 'at least one'} CUDA GPU(s); "
             f"this machine has {torch.cuda.device_count()}"
         )
+    began = time.monotonic()
     options = Options(store, ranks, scenarios, minutes, quick, seed)
     with progress() as report:
 
         def told(state: Progress) -> None:
             trouble = f", {len(state.failed)} failed" if state.failed else ""
-            report(f"{state.done}/{state.total} {state.now}{trouble}")
+            line = f"{state.done}/{state.total} {state.now}{trouble}"
+            report(line)
+            if not sys.stderr.isatty():
+                typer.echo(f"[{time.monotonic() - began:6.1f} s] {line}", err=True)
 
         try:
             return calibrate_gpus(options, told)
