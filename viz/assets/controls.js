@@ -23,17 +23,18 @@ function drawLegend(view) {
   if (!legend) return;
   const used = new Set(view.sections.flatMap((s) => s.summary.families));
   const dark = view.theme === "dark";
+  const entry = (className, title) => element("span", {}, element("i", { className }), title);
   const items = view.families.filter((_, k) => used.has(k)).map((family) => {
-    const swatch = element("i");
-    swatch.style.background = familyColour(family, 1, dark);
-    return element("span", {}, swatch, family.title);
+    const item = entry("", family.title);
+    item.firstChild.style.background = familyColour(family, 1, dark);
+    return item;
   });
   if (view.sections.some((s) => s.summary.split)) {
-    items.push(element("span", {}, element("i", { className: "child-a" }), "child a"), element("span", {}, element("i", { className: "child-b" }), "child b"));
+    items.push(entry("child-a", "child a"), entry("child-b", "child b"));
   }
-  if (view.sections.some((s) => s.summary.has.has("critical"))) items.push(element("span", {}, element("i", { className: "critical" }), "critical path"));
-  for (const [key, title] of [["exposed", "exposed communication"], ["yields", "yield"], ["events", "event"]]) {
-    if (view.sections.some((s) => s.summary.has.has(key))) items.push(element("span", {}, element("i", { className: key }), title));
+  const marks = { critical: "critical path", exposed: "exposed communication", yields: "yield", events: "event" };
+  for (const [key, title] of Object.entries(marks)) {
+    if (view.sections.some((s) => s.summary.has.has(key))) items.push(entry(key, title));
   }
   legend.replaceChildren(...items);
 }
@@ -66,9 +67,8 @@ function listenSearch(view) {
     for (const section of view.sections) {
       section.data.match(view.query);
       if (!view.query.trim()) continue;
-      for (const rank of view.ranksOf(section.summary)) {
-        for (const rows of section.data.rows.get(rank).values()) for (const row of rows) for (const i of row) if (section.data.matches(i)) hits.push([section, i]);
-      }
+      const spans = section.rows.flatMap((row) => row.spans);
+      hits.push(...spans.filter((i) => section.data.matches(i)).map((i) => [section, i]));
     }
     count.textContent = view.query.trim() ? `${hits.length} found` : "";
     view.draw();
@@ -135,7 +135,8 @@ function drawChart(view, { id, traces, layout }) {
   };
   const painted = traces.map((t) => ({ ...t, marker: { ...t.marker, color: colour(t.marker.color) } }));
   const axis = { gridcolor: css("--grid"), zerolinecolor: css("--rule"), automargin: true, fixedrange: true };
-  const page = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"), font: { family: "system-ui, sans-serif", size: 12, color: css("--ink") } };
+  const font = { family: "system-ui, sans-serif", size: 12, color: css("--ink") };
+  const page = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"), font };
   const full = { ...layout, ...page, xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis } };
   Plotly.react(document.getElementById(id), painted, full, { displayModeBar: false, responsive: true });
 }

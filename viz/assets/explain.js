@@ -2,7 +2,10 @@
 
 function slotRow(title, cells, last) {
   const row = element("tr", {}, element("th", { scope: "row", textContent: title }));
-  cells.forEach((text, k) => row.append(element("td", { textContent: String(text), className: k === cells.length - 1 && last ? "shared" : "" })));
+  cells.forEach((text, k) => {
+    const className = k === cells.length - 1 && last ? "shared" : "";
+    row.append(element("td", { textContent: String(text), className }));
+  });
   return row;
 }
 

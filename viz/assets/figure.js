@@ -61,7 +61,8 @@ function box(trace, x0, x1, y) {
 class Path {
   constructor(colour, width, dash) {
     this.parts = [];
-    this.style = { type: "path", xref: "x", yref: "y", layer: "above", fillcolor: "rgba(0,0,0,0)", line: { color: colour, width, dash: dash || "solid" } };
+    const line = { color: colour, width, dash: dash || "solid" };
+    this.style = { type: "path", xref: "x", yref: "y", layer: "above", fillcolor: "rgba(0,0,0,0)", line };
   }
 
   frame(x0, x1, y, inset) { this.parts.push(`M${x0},${y + inset}H${x1}V${y + 1 - inset}H${x0}Z`); }
@@ -140,7 +141,10 @@ class Figure {
   fillTrace(familyIndex, child, opacity) {
     const family = this.view.families[familyIndex];
     const colour = familyColour(family, child, this.dark);
-    const trace = { type: "scatter", mode: "none", x: [], y: [], hoverinfo: "skip", showlegend: false, fill: "toself", fillcolor: colour, opacity, name: family.title };
+    const trace = {
+      type: "scatter", mode: "none", x: [], y: [], hoverinfo: "skip", showlegend: false,
+      fill: "toself", fillcolor: colour, opacity, name: family.title,
+    };
     if (child === 2) {
       trace.fillpattern = { shape: "/", size: 6, solidity: 0.12, bgcolor: colour, fgcolor: mix(colour, "#000000", 0.55) };
     }
@@ -180,8 +184,10 @@ class Figure {
     if (!this.view.counters) return [];
     const rank = this.view.counterRank(this.data);
     const counters = this.data.c.counters.filter((one) => one.rank === rank);
-    return COUNTER_GROUPS.map((g) => ({ ...g, series: g.names.map(([n, t]) => [counters.find((one) => one.name === n), t]).filter((s) => s[0]) }))
-      .filter((g) => g.series.some(([s]) => s.v.some((v) => v > 0)));
+    const seriesOf = (names) =>
+      names.map(([name, title]) => [counters.find((one) => one.name === name), title]).filter(([one]) => one);
+    return COUNTER_GROUPS.map((group) => ({ ...group, series: seriesOf(group.names) }))
+      .filter((group) => group.series.some(([one]) => one.v.some((value) => value > 0)));
   }
 
   counterTraces() {
@@ -235,8 +241,11 @@ class Figure {
     const layout = {
       height: inner + MARGIN.t + MARGIN.b, margin: MARGIN, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--plot"),
       font: { family: "system-ui, sans-serif", size: 12, color: ink }, showlegend: false, hovermode: false, dragmode: "zoom",
-      xaxis: { range: this.range, gridcolor: grid, zeroline: false, tickfont: { size: 11, color: muted }, nticks: 12, ticklabeloverflow: "allow",
-        ticksuffix: ` ${this.unit.name}`, showticksuffix: "all", anchor: "free", position: 0, separatethousands: true, exponentformat: "none" },
+      xaxis: {
+        range: this.range, gridcolor: grid, zeroline: false, tickfont: { size: 11, color: muted }, nticks: 12,
+        ticklabeloverflow: "allow", ticksuffix: ` ${this.unit.name}`, showticksuffix: "all",
+        anchor: "free", position: 0, separatethousands: true, exponentformat: "none",
+      },
       yaxis: { ...axis, domain: [1 - lanesPx / inner, 1], range: [this.rows.length, 0], showgrid: false, tickmode: "array",
         tickvals: this.rows.map((_, y) => y + 0.5), ticktext: this.rows.map((r) => this.rowTitle(r)) },
       shapes: this.shapes(marks), annotations: this.annotations(groups, inner),
@@ -244,8 +253,11 @@ class Figure {
     groups.forEach((group, k) => {
       const top = lanesPx + k * COUNTER_PX + 8;
       const peak = Math.max(...group.series.map(([s]) => s.v.reduce((a, b) => Math.max(a, b), 0)));
-      layout[`yaxis${k + 2}`] = { ...axis, domain: [1 - (lanesPx + (k + 1) * COUNTER_PX) / inner, 1 - top / inner],
-        range: [0, peak * 1.06], tickvals: [0, peak], ticktext: ["0", peak.toLocaleString("en", { maximumFractionDigits: 0 })], gridcolor: grid };
+      const bottom = lanesPx + (k + 1) * COUNTER_PX;
+      layout[`yaxis${k + 2}`] = {
+        ...axis, domain: [1 - bottom / inner, 1 - top / inner], range: [0, peak * 1.06], gridcolor: grid,
+        tickvals: [0, peak], ticktext: ["0", peak.toLocaleString("en", { maximumFractionDigits: 0 })],
+      };
     });
     return layout;
   }
@@ -266,7 +278,9 @@ class Figure {
     const inside = (a, b) => b > this.from && a < this.to;
     for (const [rank, a, b] of exposed) {
       const ys = rowsOf(rank);
-      if (ys.length && inside(a, b)) shade.parts.push(`M${this.x(Math.max(a, this.from))},${ys[0]}H${this.x(Math.min(b, this.to))}V${ys[ys.length - 1] + 1}H${this.x(Math.max(a, this.from))}Z`);
+      if (!ys.length || !inside(a, b)) continue;
+      const [x0, x1] = [this.x(Math.max(a, this.from)), this.x(Math.min(b, this.to))];
+      shade.parts.push(`M${x0},${ys[0]}H${x1}V${ys[ys.length - 1] + 1}H${x0}Z`);
     }
     for (const [rank, ns] of yields) {
       const ys = rowsOf(rank);
@@ -299,14 +313,16 @@ class Figure {
   }
 
   annotations(groups, inner) {
-    const text = { showarrow: false, font: { size: 11, color: css("--muted") }, xanchor: "right", yanchor: "middle", xref: "paper", yref: "paper" };
+    const font = { size: 11, color: css("--muted") };
+    const text = { showarrow: false, font, xanchor: "right", yanchor: "middle", xref: "paper", yref: "paper" };
     const lanesPx = this.rows.length * ROW_PX;
     const rank = this.view.counterRank(this.data);
     const out = groups.map((g, k) => ({ ...text, x: 0, xshift: -34, y: 1 - (lanesPx + (k + 0.57) * COUNTER_PX) / inner,
       text: `${g.title}${k ? "" : `, rank ${rank}`}${g.unit ? `<br>${g.unit}` : ""}`, align: "right" }));
     const [first, next] = this.view.layerMarks(this.data);
     if (next !== undefined) {
-      out.push({ ...text, xref: "x", x: this.x((first + next) / 2), xanchor: "center", y: 1, yanchor: "bottom", font: { size: 11, color: css("--ink") },
+      const middle = { xref: "x", x: this.x((first + next) / 2), xanchor: "center", y: 1, yanchor: "bottom" };
+      out.push({ ...text, ...middle, font: { size: 11, color: css("--ink") },
         text: `← layer ${this.view.layer} to ${this.view.layer + 1}: ${micro(next - first)} →` });
     }
     return out;

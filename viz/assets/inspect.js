@@ -37,9 +37,10 @@ function waitText(w) {
 function showTip(section, i, clientX, clientY) {
   const tip = document.getElementById("tip");
   tip.replaceChildren(element("strong", { textContent: section.data.opName(i) }));
-  for (const [name, value] of facts(section, i)) tip.append(element("div", {}, element("span", { textContent: name }), value));
-  for (const w of section.data.waitsOf(i)) tip.append(element("div", { className: "wait" }, element("span", { textContent: "waited" }), waitText(w)));
-  for (const w of section.data.stallsOf(i)) tip.append(element("div", { className: "wait" }, element("span", { textContent: "stalled" }), waitText(w)));
+  const line = (name, value) => tip.append(element("div", {}, element("span", { textContent: name }), value));
+  for (const [name, value] of facts(section, i)) line(name, value);
+  for (const w of section.data.waitsOf(i)) line("waited", waitText(w));
+  for (const w of section.data.stallsOf(i)) line("stalled", waitText(w));
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
   tip.style.left = `${Math.max(4, Math.min(clientX + 14, innerWidth - width - 8))}px`;

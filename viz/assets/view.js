@@ -110,7 +110,8 @@ class View {
     this.selected = null;
     this.chartWatch = {};
     const summaries = embedded("summaries");
-    this.sections = [...document.querySelectorAll("section[data-timeline]")].map((n) => new Section(this, n, summaries[Number(n.dataset.index)]));
+    const nodes = [...document.querySelectorAll("section[data-timeline]")];
+    this.sections = nodes.map((node) => new Section(this, node, summaries[Number(node.dataset.index)]));
     this.chosenRanks = null;
     const layers = this.sections.length ? [...this.sections[0].summary.layers.keys()].sort((a, b) => a - b) : [];
     this.layers = layers;
