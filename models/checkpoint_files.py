@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint_headers import TensorInfo, read_header
+from models.checkpoint_headers import MAX_HEADER_BYTES, TensorInfo, file_size, read_header
 from models.errors import InputError
 
 _INDEX = "model.safetensors.index.json"
@@ -76,6 +76,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _json(path: Path) -> dict[str, Any]:
+    if file_size(path) > MAX_HEADER_BYTES:
+        raise InputError(str(path), "file", file_size(path), f"at most {MAX_HEADER_BYTES} bytes")
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:

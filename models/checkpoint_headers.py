@@ -7,6 +7,7 @@ what it says against the file's size, because a header may be cut, or lie.
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -37,8 +38,8 @@ class TensorInfo(NamedTuple):
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """The tensors of one file. InputError names file and key when it is cut, lies or is no safetensors."""
+    size = file_size(path)
     try:
-        size = path.stat().st_size
         with path.open("rb") as stream:
             prefix = stream.read(8)
             length = int.from_bytes(prefix, "little")
@@ -57,6 +58,17 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         for name, entry in entries.items()
         if name != "__metadata__"
     }
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a regular file. InputError for what is none: a pipe or a device would never end."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise InputError(str(path), "file", error.strerror, "a readable file") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(str(path), "file", stat.filemode(status.st_mode), "a regular file")
+    return status.st_size
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:

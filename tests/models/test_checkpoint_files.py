@@ -107,6 +107,21 @@ def loop(path: Path) -> None:
     path.symlink_to(path.name)
 
 
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def pipe_without_index(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").unlink()
+    pipe(folder / SHARD)
+
+
 def folder_as_shard(folder: Path) -> None:
     (folder / SHARD).unlink()
     (folder / SHARD).mkdir()
@@ -118,6 +133,9 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "config is a list": (lambda d: (d / "config.json").write_text("[]"), "config.json: file"),
     "config is cut": (lambda d: (d / "config.json").write_text('{"a": '), "config.json: file"),
     "config is a symlink loop": (lambda d: loop(d / "config.json"), "config.json: file"),
+    "config is a pipe": (lambda d: pipe(d / "config.json"), "config.json: file"),
+    "config is endless": (lambda d: endless(d / "config.json"), "config.json: file"),
+    "shard is a pipe": (pipe_without_index, f"{SHARD}: file"),
     "index is cut": (
         lambda d: (d / "model.safetensors.index.json").write_text("{"),
         "index.json: file",
