@@ -17,7 +17,9 @@ from moe_overlap.commands.compare import compare
 from moe_overlap.commands.explain import explain
 from moe_overlap.commands.fusion import fusion
 from moe_overlap.commands.listing import scenarios, schema
+from moe_overlap.commands.run import run
 from moe_overlap.commands.simulate import simulate
+from moe_overlap.commands.validate import validate
 from moe_overlap.commands.view import view
 from moe_overlap.errors import FAILED, MISSING, REFUSED, MachineLacks, RunFailed
 from schedules.caret import GrammarError
@@ -25,6 +27,8 @@ from schedules.caret import GrammarError
 COMMANDS = (
     compare,
     simulate,
+    run,
+    validate,
     view,
     fusion,
     checkpoint,

@@ -1,0 +1,144 @@
+"""Starts the ranks of a job on this machine, or takes part as one rank under torchrun."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from executor.execute import execute
+from executor.job import Job, Measured, joined
+from executor.kernel_set import ExecutorError, MissingResource, PeerLost
+from executor.recording import Recording
+
+GROUP_TIMEOUT = timedelta(seconds=300)
+POLL_S = 0.5
+
+
+def under_torchrun() -> bool:
+    """Whether this process is a rank that a launcher started."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def run(job: Job) -> Measured | None:
+    """Run a job on all its ranks. Under a launcher this process is one of them, and only rank 0 gets
+    the result. Raises ExecutorError: MissingResource before anything starts, PeerLost when a rank
+    ends early."""
+    if job.kernels == "recording":
+        return _recorded(job)
+    require(job)
+    if under_torchrun():
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        if world_size != job.deployment.ep_size:
+            raise MissingResource(
+                f"the scenario has {job.deployment.ep_size} ranks; {world_size} were started"
+            )
+        measured = _as_rank(job, rank, world_size)
+        return measured if rank == 0 else None
+    return _start(job)
+
+
+def require(job: Job) -> None:
+    """MissingResource unless this machine has what the job needs: torch, GPUs, libraries."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingResource(
+            "running needs torch; install moe-overlap[executor], or use --kernels recording"
+        ) from None
+    if job.kernels != "production":
+        return
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", job.deployment.ep_size))
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if seen < local:
+        raise MissingResource(
+            f"the production set needs {local} CUDA GPUs; torch sees {seen}. "
+            "--kernels reference runs on the CPU"
+        )
+    from executor.libraries import load_library
+
+    load_library("deep_gemm", "the production set's GEMMs")
+    load_library("deep_ep", "the production set's exchanges")
+
+
+def _recorded(job: Job) -> Measured:
+    """All ranks' host calls, logged in this process; nothing runs and torch is not needed."""
+    timelines = [execute(job.program, Recording(), rank=rank) for rank in job.program.ranks]
+    return Measured(joined(timelines), (max(t.makespan_ns for t in timelines),))
+
+
+def _as_rank(job: Job, rank: int, world_size: int) -> Measured:
+    watchdog = None
+    if job.kernels == "production":
+        from executor.watchdog import Watchdog
+
+        watchdog = Watchdog(rank)
+    if job.kernels != "recording":
+        import torch
+        import torch.distributed as dist
+
+        if job.kernels == "production":
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", rank=rank, world_size=world_size, timeout=GROUP_TIMEOUT)
+    from executor.run_sets import run_job
+
+    return run_job(job, rank, watchdog)
+
+
+def _start(job: Job) -> Measured:
+    """A process a rank; the first to fail ends the others."""
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.Queue()
+    world_size, port = job.deployment.ep_size, _free_port()
+    processes = [
+        context.Process(target=_rank_process, args=(job, rank, world_size, port, results))
+        for rank in range(world_size)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        return _await(processes, results)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+            process.join(10)
+
+
+def _await(processes: Sequence[BaseProcess], results: Any) -> Measured:
+    while True:
+        try:
+            outcome = results.get(timeout=POLL_S)
+        except queue.Empty:
+            for rank, process in enumerate(processes):
+                if process.exitcode not in (None, 0):
+                    raise PeerLost(
+                        f"rank {rank} ended with status {process.exitcode}; the run is over"
+                    ) from None
+            continue
+        if isinstance(outcome, ExecutorError):
+            raise outcome
+        return outcome  # type: ignore[no-any-return]
+
+
+def _rank_process(job: Job, rank: int, world_size: int, port: int, results: Any) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
+    try:
+        measured = _as_rank(job, rank, world_size)
+    except ExecutorError as error:
+        results.put(error)
+        return
+    if rank == 0:
+        results.put(measured)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
