@@ -124,7 +124,7 @@ def _table(rules: tuple[Rule, ...]) -> Iterator[str]:
     yield "| rule | when | then | reason | evidence |"
     yield "| --- | --- | --- | --- | --- |"
     for rule in rules:
-        reason = f'"{rule.reason}"' if rule.reason else ""
+        reason = f'"{rule.reason}"' if rule.reason else rule.own_words
         yield f"| {rule.id} | {words(rule.when)} | {rule.then} | {reason} | {rule.evidence} |"
     yield ""
 

@@ -33,16 +33,17 @@ class _Conditional(_Section):
 
 class Rule(_Conditional):
     """One check. The first rule of a list whose condition holds decides: *fuse* or *refuse*, or
-    *error* where the server does not start. `reason` is the server's own message, with facts in
-    braces; a rule that fuses needs none."""
+    *error* where the server does not start. `reason` is the server's own message, `own_words` ours where
+    it has none, both with facts in braces; a rule that fuses needs neither."""
 
     then: Literal["fuse", "refuse", "error"] = "refuse"
     reason: str = ""
+    own_words: str = ""
     evidence: Evidence = "run"
 
     def text(self, facts: Mapping[str, Any]) -> str:
         """The reason with this case's values."""
-        return self.reason.format_map(facts)
+        return (self.reason or self.own_words).format_map(facts)
 
 
 class Adjustment(_Conditional):
