@@ -11,7 +11,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from models.calibration_records import Records, Slowed
+from models.calibration_records import RESOURCES, Records, Slowed
 from models.costs import peaks_of
 from models.errors import InputError
 from models.fit import Beside, Fit, Timed, fit_form, fit_slowdown
@@ -59,6 +59,7 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
     if gpu:
         content["gpu"] = {"device": str(gpu)}
     _add_figures(content, records, source)
+    _add_footprints(content, records, profile)
     _add_forms(content, records.points, profile, source)
     _add_interference(content, records, profile, source)
     below = load_machine(base).costs
@@ -118,6 +119,17 @@ def _clocks(records: Records) -> str:
     )
 
 
+def _add_footprints(content: dict[str, Any], records: Records, profile: ProfileFile) -> None:
+    """What one CTA of each measured kind takes of an SM; figures that no SM offers are left out."""
+    for kind, footprint in sorted(records.footprints.items()):
+        taken = {name: footprint[name] for name in RESOURCES}
+        offered = {name: getattr(profile.sm, name) for name in RESOURCES}
+        if kind not in profile.kernels or not taken["threads"]:
+            continue
+        if all(taken[name] <= offered[name] for name in RESOURCES):
+            content.setdefault("kernels", {}).setdefault(kind, {}).update(taken)
+
+
 def _add_forms(
     content: dict[str, Any],
     points: Iterable[MeasuredPoint],
@@ -136,7 +148,7 @@ def _add_forms(
         if len(timed) < LEAST_POINTS or kind in EXCHANGE_KINDS:
             continue
         fit = fit_form(timed, peaks, profile.kernels[kind].grid)
-        content.setdefault("kernels", {})[kind] = {"form": kind}
+        content.setdefault("kernels", {}).setdefault(kind, {})["form"] = kind
         content.setdefault("forms", {})[kind] = {
             **{name: _rounded(estimate.value) for name, estimate in fit.estimates.items()},
             "error": _rounded(fit.error),

@@ -6,8 +6,10 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from types import TracebackType
+from typing import Any
 
 PERIOD_S = 0.02
 # NVML's reasons for a lower clock, by bit.
@@ -48,28 +50,32 @@ Reader = Callable[[], Reading]
 
 
 def nvml_reader(device: int) -> Reader | None:
-    """A reader of NVML's figures for CUDA device `device`; None without NVML."""
+    """A reader of NVML's figures for CUDA device `device`; None where NVML is missing or refuses."""
     try:
         import pynvml  # type: ignore[import-not-found]
-
-        pynvml.nvmlInit()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        index = int(visible.split(",")[device]) if visible else device
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    except (ImportError, OSError, ValueError, IndexError, RuntimeError):
+    except (ImportError, OSError):
         return None
-
-    def read() -> Reading:
-        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        return Reading(
-            pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            pynvml.nvmlDeviceGetPowerUsage(handle) // 1000,
-            pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
-            pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
-            tuple(process.pid for process in processes if process.pid != os.getpid()),
-        )
-
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    try:
+        pynvml.nvmlInit()
+        index = int(visible[device]) if visible else device
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        read = partial(_read, pynvml, handle)
+        read()
+    except (pynvml.NVMLError, AttributeError, ValueError, IndexError):
+        return None
     return read
+
+
+def _read(nvml: Any, handle: Any) -> Reading:
+    processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    return Reading(
+        nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        nvml.nvmlDeviceGetPowerUsage(handle) // 1000,
+        nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+        tuple(process.pid for process in processes if process.pid != os.getpid()),
+    )
 
 
 @dataclass

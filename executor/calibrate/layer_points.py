@@ -32,12 +32,13 @@ def times_by_op(runs: Runs, ops: Mapping[str, Op]) -> Times:
     for name, repeats in runs.items():
         parts = CALL_PARTS.get(kernel_name(ops[name]))
         if parts is None:
-            times[name] = _whole(repeats)
+            times.setdefault(name, _whole(repeats))
             continue
         prefix = name.removesuffix(kernel_name(ops[name]))
         for part_name in dict.fromkeys(part for _, part in parts):
             selected = [tuple(r for r in run if _part(r, parts) == part_name) for run in repeats]
-            times[prefix + part_name] = _whole(selected)
+            if found := _whole(selected):
+                times[prefix + part_name] = found
     return {name: values for name, values in times.items() if values}
 
 

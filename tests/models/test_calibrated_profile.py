@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.attention_counts import absorbed_attention
 from models.calibrated_profile import Calibrated, base_profile, calibrated
 from models.calibration_records import sorted_out, work_of, work_record
 from models.counts import elementwise, gemm, grouped_gemm
 from models.errors import InputError
 from models.machine import Machine
 from models.profile import load_machine
+from models.sequences import SequenceSums
 from models.work import Grid, Work
 
 BASE = "h200-2x-nvlink"
@@ -50,6 +52,24 @@ def records(noise: np.random.Generator, factor: float = 1.25) -> list[dict[str, 
         {"what": "host", "class": "triton", "ns": 22000.0},
         {"what": "host", "class": "triton", "ns": 24000.0},
         {"what": "hbm", "gbps": 4250.0},
+        {
+            "what": "footprint",
+            "kind": "attention_decode",
+            "kernel": "softmax",
+            "ctas": 128,
+            "threads": 256,
+            "registers": 16384,
+            "smem_bytes": 4096,
+        },
+        {
+            "what": "footprint",
+            "kind": "norm",
+            "kernel": "odd",
+            "ctas": 1,
+            "threads": 256,
+            "registers": 1 << 20,
+            "smem_bytes": 0,
+        },
     ]
     for work, sms, grid in (*dense(), *norms()):
         ns = base.costs.alone(work, grid, sms).ns * factor * (1 + 0.02 * noise.standard_normal())
@@ -103,6 +123,15 @@ def test_figures_and_laws_land_in_the_machine(machine: Machine) -> None:
     for kind in ("gemm", "topk"):
         c0, c1 = machine.interference.compute_coefficients(kind)
         assert 1 + c0 * 0.18 + c1 * 0.05 / 0.95 == pytest.approx(1.1, abs=0.005)
+
+
+def test_footprints_are_taken_where_an_sm_offers_them(machine: Machine) -> None:
+    sums = SequenceSums(4, 4, 64, 64)
+    work = absorbed_attention(sums, 128, 512, 64, kv_bytes=2)
+    footprint = machine.costs.footprint(work, machine.grid("attention_decode"))
+    assert (footprint.threads, footprint.registers, footprint.smem_bytes) == (256, 16384, 4096)
+    norm = elementwise("norm", 8, 7168, 8, 8)
+    assert machine.costs.footprint(norm, Grid()).registers < 65536
 
 
 def test_what_was_measured_is_answered(machine: Machine) -> None:
