@@ -96,7 +96,6 @@ def _note(schedule: Document) -> str:
 def _overlays(schedule: Document, timeline: Timeline) -> dict[str, Any]:
     """What the figure draws beside the lanes; `events` are the spans that waited for one."""
     return {
-        "exposed": schedule["exposed"],
         "yields": [[turn["rank"], turn["ns"]] for turn in schedule["yields"]],
         "events": [
             index

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from schedules.merit import exposed_intervals
 from schedules.timeline import Timeline
 from viz.columns import timeline_columns
 from viz.window import layer_windows, steady_layer
@@ -20,15 +21,24 @@ def section_data(
     timelines: Iterable[Timeline], overlays: Iterable[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """Embedded documents `timeline-0`, ... and `summaries`. `overlays` are, timeline by timeline, further
-    columns that a page draws: `exposed`, `yields` and `events`."""
+    columns that a page draws: `yields` (rank, ns) and `events` (spans). Exposed communication is always
+    there, as (rank, start, end)."""
     given = list(timelines)
     extra = list(overlays) or [{} for _ in given]
     data: dict[str, Any] = {"summaries": []}
     for index, (timeline, overlay) in enumerate(zip(given, extra, strict=True)):
-        columns = timeline_columns(timeline) | dict(overlay)
+        columns = timeline_columns(timeline) | {"exposed": _exposed(timeline)} | dict(overlay)
         data["summaries"].append(_summary(timeline, columns))
         data[f"timeline-{index}"] = columns
     return data
+
+
+def _exposed(timeline: Timeline) -> list[list[int]]:
+    return [
+        [rank, start, end]
+        for rank in timeline.ranks
+        for start, end in exposed_intervals(timeline, rank)
+    ]
 
 
 def _summary(timeline: Timeline, columns: Mapping[str, Any]) -> dict[str, Any]:

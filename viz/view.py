@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from schedules.merit import layer_ns
+from schedules.merit import exposed_ns, layer_ns
 from schedules.timeline import Timeline
 from viz.figures import micro
 from viz.page import Page, timelines_html, write_page
@@ -32,11 +32,16 @@ def view_page(timelines: Mapping[str, Timeline]) -> Page:
 
 
 def timeline_note(timeline: Timeline) -> str:
-    """Program, origin, length and the steady time of a layer, in one line."""
+    """Program, origin, length, the steady time of a layer, and what of the length is exposed communication
+    on the rank that ends last, in one line."""
     layer = layer_ns(timeline)
     parts = [timeline.program, timeline.origin, f"whole {micro(timeline.makespan_ns / 1000)}"]
     if layer:
         parts.append(f"one layer {micro(layer / 1000)}")
+    exposed = exposed_ns(timeline)
+    if any(exposed.values()):
+        last = max(timeline.spans, key=lambda span: span.end_ns).rank
+        parts.append(f"exposed communication {micro(exposed[last] / 1000)} on rank {last}")
     return " · ".join(parts)
 
 

@@ -95,7 +95,7 @@ function listenControls(view) {
   document.getElementById("zoom-in").addEventListener("click", () => view.zoomBy(0.6));
   document.getElementById("zoom-out").addEventListener("click", () => view.zoomBy(1 / 0.6));
   document.getElementById("zoom-reset").addEventListener("click", () => view.resetZoom());
-  for (const name of ["counters", "critical"]) {
+  for (const name of ["counters", "exposed", "critical"]) {
     const node = document.getElementById(name);
     node.addEventListener("change", () => { view[name] = node.checked; view.draw(); });
     node.parentElement.hidden = !view.sections.some((s) => s.summary.has.has(name));

@@ -276,7 +276,7 @@ class Figure {
     const arrows = new Path(css("--ink"), 1.2, "dot");
     const rowsOf = (rank) => this.rows.map((r, y) => (r.rank === rank ? y : -1)).filter((y) => y >= 0);
     const inside = (a, b) => b > this.from && a < this.to;
-    for (const [rank, a, b] of exposed) {
+    for (const [rank, a, b] of this.view.exposed ? exposed : []) {
       const ys = rowsOf(rank);
       if (!ys.length || !inside(a, b)) continue;
       const [x0, x1] = [this.x(Math.max(a, this.from)), this.x(Math.min(b, this.to))];

@@ -107,6 +107,7 @@ class View {
     this.query = "";
     this.counters = true;
     this.critical = true;
+    this.exposed = true;
     this.selected = null;
     this.chartWatch = {};
     const summaries = embedded("summaries");
