@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from schedules.timeline import Counter
 from simulator.device import Device
-from simulator.held import Held
 from simulator.links import NIC_IN, NIC_OUT, NVLINK_IN, NVLINK_OUT, Links
 
 NAMES = ("sms_resident", "sms_spinning", "hbm_gbps", "nvlink_gbps", "nic_gbps")
@@ -23,7 +22,7 @@ class Counters:
         rank = device.rank
         spinning = 0
         for kernel in device.running:
-            if isinstance(kernel, Held) and not kernel.works():
+            if not kernel.works():
                 spinning += kernel.sms
         nvlink = nic = 0.0
         if self._links.busy:

@@ -84,7 +84,10 @@ class Device:
             priority = self._wiring.highest_priority
         kernel.ready = self.clock.ns
         kernel.order = (priority, kernel.ready, kernel.sequence)
-        insort(self.queue, kernel, key=_order)
+        if self.queue:
+            insort(self.queue, kernel, key=_order)
+        else:
+            self.queue.append(kernel)
         self.touch()
 
     def place(self, now: int) -> None:

@@ -36,7 +36,8 @@ class Fluid:
 
     def flow(self, now: int, rate: float) -> None:
         """Go on at `rate`; sets the timer of the end anew when that moves it."""
-        self.advance(now)
+        if now > self.since:
+            self.advance(now)
         self.rate = rate
         self.due(now, None if rate <= 0.0 else self.since + round(self.left / rate))
 

@@ -70,7 +70,6 @@ class Held(Kernel):
             self.fluid.flow(now, self.pace() * share)
 
     def works(self) -> bool:
-        """Whether it makes progress now, rather than spin."""
         return self.active and (self.poll is None or not self.poll.starved)
 
     def hbm_gbps(self) -> float:

@@ -88,6 +88,10 @@ class Kernel:
         """Go on, `slow` times slower than alone."""
         raise NotImplementedError
 
+    def works(self) -> bool:
+        """Whether it makes progress now, rather than spin on SMs that it holds."""
+        return self.active
+
     def hbm_gbps(self) -> float:
         """HBM bytes per ns that it would move now if nothing slowed it."""
         raise NotImplementedError

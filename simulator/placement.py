@@ -34,6 +34,16 @@ class _Group:
             ctas = smem // need[2]
         return ctas
 
+    def give(self, need: Free, ctas: int) -> None:
+        """Each SM gives so much to `ctas` CTAs, or takes it back from as many below 0."""
+        threads, registers, smem, slots = self.free
+        self.free = (
+            threads - need[0] * ctas,
+            registers - need[1] * ctas,
+            smem - need[2] * ctas,
+            slots - ctas,
+        )
+
 
 def _need(cta: Footprint) -> Free:
     return cta.threads, cta.registers, cta.smem_bytes, 1
@@ -72,26 +82,22 @@ class Room:
         need = self._needs[allocation] = _need(cta)
         if packed:
             return self._pack(allocation, need, ctas)
-        takers = [item for item in self._groups.items() if item[1].takes(need)]
-        if len(takers) == 1:
-            residents, group = takers[0]
-            rounds, extra = divmod(ctas, group.count)
-            sms = group.count if rounds else extra
-            if rounds:
-                self._shift(residents, group.count - extra, allocation, rounds)
-            if extra:
-                self._shift(residents, extra, allocation, rounds + 1)
-            return sms
-        return self._fill(allocation, need, ctas)
+        takers = [residents for residents, group in self._groups.items() if group.takes(need)]
+        if len(takers) > 1:
+            return self._fill(allocation, need, ctas)
+        count = self._groups[takers[0]].count
+        rounds, extra = divmod(ctas, count)
+        if rounds:
+            self._shift(takers[0], count - extra, allocation, rounds)
+        if extra:
+            self._shift(takers[0], extra, allocation, rounds + 1)
+        return count if rounds else extra
 
     def _fill(self, allocation: int, need: Free, ctas: int) -> int:
         """`take` where SMs differ: one more CTA for all SMs of the emptiest group, again and again."""
         sms = 0
         while ctas:
-            residents, group = max(
-                (item for item in self._groups.items() if item[1].takes(need)),
-                key=lambda item: item[1].free,
-            )
+            residents, group = self._emptiest(need)
             moved = min(ctas, group.count)
             if not residents or residents[-1][0] != allocation:
                 sms += moved
@@ -100,18 +106,21 @@ class Room:
         return sms
 
     def _pack(self, allocation: int, need: Free, ctas: int) -> int:
+        """`take` that fills the emptiest SMs to the brim."""
         sms = 0
         while ctas:
-            residents, group = max(
-                (item for item in self._groups.items() if item[1].takes(need)),
-                key=lambda item: item[1].free,
-            )
+            residents, group = self._emptiest(need)
             each = min(ctas, group.takes(need))
             filled = min(group.count, ctas // each)
             self._shift(residents, filled, allocation, each)
             sms += filled
             ctas -= filled * each
         return sms
+
+    def _emptiest(self, need: Free) -> tuple[Residents, _Group]:
+        """The group with most free among those that take a CTA."""
+        takers = (item for item in self._groups.items() if item[1].takes(need))
+        return max(takers, key=lambda item: item[1].free)
 
     def release(self, allocation: int) -> None:
         """Free the SMs of an allocation."""
@@ -120,35 +129,29 @@ class Room:
             for index, (resident, ctas) in enumerate(residents):
                 if resident == allocation:
                     group = self._groups.pop(residents)
-                    rest = residents[:index] + residents[index + 1 :]
-                    self._put(rest, group.count, _less(group.free, need, -ctas))
+                    group.give(need, -ctas)
+                    self._put(residents[:index] + residents[index + 1 :], group)
                     break
 
     def _shift(self, residents: Residents, sms: int, allocation: int, ctas: int) -> None:
         """`sms` SMs of a group take `ctas` more CTAs each."""
         group = self._groups[residents]
-        group.count -= sms
-        if not group.count:
+        if sms == group.count:
             del self._groups[residents]
+        else:
+            group.count -= sms
+            group = _Group(sms, group.free)
+        group.give(self._needs[allocation], ctas)
         more = ctas
         if residents and residents[-1][0] == allocation:
             more += residents[-1][1]
             residents = residents[:-1]
-        free = _less(group.free, self._needs[allocation], ctas)
-        self._put((*residents, (allocation, more)), sms, free)
+        self._put((*residents, (allocation, more)), group)
 
-    def _put(self, residents: Residents, sms: int, free: Free) -> None:
-        group = self._groups.get(residents)
-        if group is None:
-            self._groups[residents] = _Group(sms, free)
+    def _put(self, residents: Residents, group: _Group) -> None:
+        """Add SMs to those with the same residents."""
+        alike = self._groups.get(residents)
+        if alike is None:
+            self._groups[residents] = group
         else:
-            group.count += sms
-
-
-def _less(free: Free, need: Free, ctas: int) -> Free:
-    return (
-        free[0] - need[0] * ctas,
-        free[1] - need[1] * ctas,
-        free[2] - need[2] * ctas,
-        free[3] - need[3] * ctas,
-    )
+            alike.count += group.count

@@ -13,20 +13,20 @@ def before_start(kernel: Kernel) -> tuple[Waited, ...]:
     First the launch gap after the predecessor, which nothing could shorten; then the host, as long as
     it had not launched the kernel; then its awaited event; then room on the SMs.
     """
-    queued = kernel.queued
-    now = queued.previous.end if queued.previous is not None else 0
-    reasons: tuple[tuple[Cause, int, Kernel | None], ...] = (
-        ("queued", queued.gap_end, queued.previous),
-        ("host", kernel.launched, kernel.blocked_by),
-        ("dependency", queued.awaited, queued.awaited_by),
-        ("sm_wait", kernel.start, kernel.freed_by),
-    )
+    previous, gap_end, awaited, awaited_by = kernel.queued
+    now = previous.end if previous is not None else 0
     waits = []
-    for cause, until, culprit in reasons:
-        until = min(until, kernel.start)
-        if until > now:
-            waits.append(waited(cause, until - now, culprit))
-            now = until
+    if gap_end > now:
+        waits.append(waited("queued", gap_end - now, previous))
+        now = gap_end
+    if kernel.launched > now:
+        waits.append(waited("host", kernel.launched - now, kernel.blocked_by))
+        now = kernel.launched
+    if awaited > now:
+        waits.append(waited("dependency", awaited - now, awaited_by))
+        now = awaited
+    if kernel.start > now:
+        waits.append(waited("sm_wait", kernel.start - now, kernel.freed_by))
     return tuple(waits)
 
 
