@@ -1,0 +1,54 @@
+"""The watcher ends a stuck rank with one line, and leaves a slow but living one alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import ctypes, sys, time
+from executor.watchdog import Watchdog
+dog = Watchdog(3, limit_s=0.6)
+{body}
+dog.stop()
+print("alive")
+"""
+
+
+def run(body: str) -> tuple[int, str, str, float]:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(body=body)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout, done.stderr, time.monotonic() - began
+
+
+def test_a_rank_stuck_in_a_library_call_is_ended_with_its_op() -> None:
+    """PyDLL calls hold the interpreter's lock, as a library that spins on its peers may."""
+    body = 'dog.beat("op L0.dispatch of exchange L0.dispatch"); ctypes.PyDLL(None).sleep(30)'
+    status, _, errors, _ = run(body)
+    assert status == -signal.SIGKILL
+    assert errors.strip() == (
+        "rank 3: no progress for 1 s in op L0.dispatch of exchange L0.dispatch; "
+        "a peer is lost or stuck"
+    )
+
+
+def test_beats_and_pauses_keep_a_rank_alive() -> None:
+    body = "\n".join(
+        [
+            'for i in range(4): dog.beat(f"op {i}"); time.sleep(0.4)',
+            'dog.pause("compiling"); time.sleep(1.5)',
+        ]
+    )
+    status, output, errors, _ = run(body)
+    assert (status, output.strip(), errors) == (0, "alive", "")
