@@ -6,32 +6,46 @@ from collections import Counter as Tally
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from schedules.program import Program
 from schedules.timeline import Timeline
 from viz.charts import charts_html, stacked_bars
 from viz.figures import COLUMNS, Column, gain_words, micro
 from viz.page import Page, timelines_html, write_page
 from viz.palette import CAUSE_COLOURS, FAMILIES, family_name
 from viz.sections import section_data
+from viz.work_text import work_columns
 
 Document = Mapping[str, Any]
 
 
-def write_report(path: Path | str, document: Document, timelines: Mapping[str, Timeline]) -> None:
+def write_report(
+    path: Path | str,
+    document: Document,
+    timelines: Mapping[str, Timeline],
+    programs: Mapping[str, Program] = MappingProxyType({}),
+) -> None:
     """Write the report of a `compare` document (DESIGN section 7) and of the timelines by schedule name.
 
-    Schedules without a timeline (refused ones) appear in the table only. OSError when the file
+    Schedules without a timeline (refused ones) appear in the table only; with its program a timeline's
+    hover also tells each kernel's work. OSError when the file
     cannot be written; an existing file is replaced whole or left alone.
     """
-    write_page(Path(path), report_page(document, timelines))
+    write_page(Path(path), report_page(document, timelines, programs))
 
 
-def report_page(document: Document, timelines: Mapping[str, Timeline]) -> Page:
+def report_page(
+    document: Document,
+    timelines: Mapping[str, Timeline],
+    programs: Mapping[str, Program] = MappingProxyType({}),
+) -> Page:
     """The report as a page, not yet rendered."""
     rows = {row["name"]: row for row in document["schedules"]}
     data: dict[str, Any] = {"document": document, "charts": _charts(document, timelines)}
-    data |= section_data(timelines.values())
+    works = (work_columns(timeline, programs.get(name)) for name, timeline in timelines.items())
+    data |= section_data(timelines.values(), works)
     titles = [(name, _note(rows.get(name, {}), timeline)) for name, timeline in timelines.items()]
     lanes = timelines_html(titles) if titles else ""
     return Page(

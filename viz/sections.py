@@ -21,7 +21,7 @@ def section_data(
     timelines: Iterable[Timeline], overlays: Iterable[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """Embedded documents `timeline-0`, ... and `summaries`. `overlays` are, timeline by timeline, further
-    columns that a page draws: `yields` (rank, ns) and `events` (spans). Exposed communication is always
+    columns that a page draws: `yields` (rank, ns), `events` (spans), `work`. Exposed communication is always
     there, as (rank, start, end)."""
     given = list(timelines)
     extra = list(overlays) or [{} for _ in given]

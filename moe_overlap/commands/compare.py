@@ -58,7 +58,8 @@ def _write_report(target: Path, result: Comparison) -> None:
     from moe_overlap.output import writable
     from viz.report import write_report
 
-    write_report(writable(target), result.document(), result.timelines())
+    programs = {row.name: row.program for row in result.rows if row.program is not None}
+    write_report(writable(target), result.document(), result.timelines(), programs)
 
 
 def _print_table(result: Comparison, target: Path | None) -> None:

@@ -24,6 +24,7 @@ function facts(section, i) {
     ["kind", c.kinds[c.kind[i]] || "unknown"],
     ["where", `rank ${c.rank[i]}, ${c.lanes[c.lane[i]]}`],
   ];
+  if (c.work && c.work[i] >= 0) rows.push(["work", c.works[c.work[i]]]);
   if (c.sms[i]) rows.push(["SMs", String(c.sms[i])]);
   if (c.alone[i]) rows.push(["alone", `${micro(c.alone[i])} (here ×${(duration / c.alone[i]).toFixed(2)})`]);
   if (c.labels[c.label[i]]) rows.push(["cost", c.labels[c.label[i]]]);
