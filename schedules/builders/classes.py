@@ -2,7 +2,8 @@
 
 *exact*: ranks whose kernels are equal. *representative*: among ranks with the same batch the busiest
 (most token copies received) stands alone, and the rest do the work of the one among them that is
-closest to their mean. The exchanges keep the true bytes of every rank either way.
+closest to their mean. *extremes*: the same, with every rank alone that is the busiest in anything that
+decides a time. The exchanges keep the true bytes of every rank either way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.deployment import Batch
-from models.routing import Routing
+from models.routing import Counts, Routing
 from schedules.builders.request import Fold
 
 
@@ -38,26 +39,51 @@ def rank_classes(
         groups = _grouped(range(routing.ep_size), kernels_of)
         return tuple(Ranks(ranks, ranks[0]) for ranks in groups)
     if fold is True or fold == "representative":
-        return _representative(batch, routing)
-    raise ValueError(f"fold {fold!r}: allowed: True, False, 'exact', 'representative'")
+        return _representative(batch, routing, extremes=False)
+    if fold == "extremes":
+        return _representative(batch, routing, extremes=True)
+    allowed = "True, False, 'exact', 'representative', 'extremes'"
+    raise ValueError(f"fold {fold!r}: allowed: {allowed}")
 
 
-def _representative(batch: Batch, routing: Routing) -> tuple[Ranks, ...]:
+def _representative(batch: Batch, routing: Routing, *, extremes: bool) -> tuple[Ranks, ...]:
     received = routing.rank_copies().sum(axis=0)
+    loads = _loads(routing) if extremes else (received,)
     classes = []
     same_batch = _grouped(
         range(routing.ep_size), lambda rank: (batch.new_tokens[rank], batch.prefix_tokens[rank])
     )
     for ranks in same_batch:
-        busiest = max(ranks, key=lambda rank: (received[rank], -rank))
-        rest = tuple(rank for rank in ranks if rank != busiest)
         if len({int(received[rank]) for rank in ranks}) == 1:
             classes.append(Ranks(ranks, ranks[0]))
             continue
-        mean = float(np.mean([received[rank] for rank in rest]))
-        typical = min(rest, key=lambda rank: (abs(received[rank] - mean), rank))
-        classes += [Ranks((busiest,), busiest), Ranks(rest, typical)]
+        alone = {_busiest(ranks, load) for load in loads}
+        classes += [Ranks((rank,), rank) for rank in alone]
+        rest = [rank for rank in ranks if rank not in alone]
+        if rest:
+            classes.append(_typical(rest, received))
     return tuple(sorted(classes, key=lambda item: item.ranks))
+
+
+def _busiest(ranks: Iterable[int], load: Counts) -> int:
+    return max(ranks, key=lambda rank: (load[rank], -rank))
+
+
+def _loads(routing: Routing) -> tuple[Counts, ...]:
+    """What a rank can be the busiest in, int64[W] each: copies and tokens received and sent, by the
+    whole batch and by either half of every rank's tokens."""
+    stops = np.array(routing.tokens)
+    halves = (np.zeros_like(stops), stops // 2), (stops // 2, stops)
+    parts = [routing, *(routing.slice(list(a), list(b)) for a, b in halves)]
+    counts = [c for part in parts for c in (part.rank_copies(), part.distinct_tokens())]
+    return tuple(c.sum(axis=axis) for c in counts for axis in (0, 1))
+
+
+def _typical(ranks: Iterable[int], received: Counts) -> Ranks:
+    """One class of ranks; the one whose load is closest to their mean stands for it."""
+    members = tuple(sorted(ranks))
+    mean = float(np.mean([received[rank] for rank in members]))
+    return Ranks(members, min(members, key=lambda rank: (abs(received[rank] - mean), rank)))
 
 
 def _grouped(ranks: Iterable[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:

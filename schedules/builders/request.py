@@ -16,7 +16,7 @@ from schedules.builders.turns import CHILDREN
 from schedules.split import Cut, split_batch
 
 Launching = Literal["cuda_graph", "eager"]
-Fold = bool | Literal["exact", "representative"]
+Fold = bool | Literal["exact", "representative", "extremes"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -207,3 +207,17 @@ def test_lint_objects_to_every_edge_that_is_taken_away(name: str, phase: str) ->
             steps = first.steps[:index] + first.steps[index + 1 :]
             changed = replace(built, classes=(replace(first, steps=steps), *others))
             assert any(item.severity == "error" for item in lint(changed)), step
+
+
+def test_extreme_ranks_stand_alone() -> None:
+    # Whoever is busiest in receiving, in the whole batch or in one child, is a class of its own, and
+    # the classes still hold every rank once.
+    _, _, routing = case(DECODE)
+    built = program("tbo", DECODE, fold="extremes")
+    alone = {cls.ranks[0] for cls in built.classes if len(cls.ranks) == 1}
+    half = [tokens // 2 for tokens in routing.tokens]
+    first = routing.slice([0] * 8, half).rank_copies().sum(axis=0)
+    second = routing.slice(half, list(routing.tokens)).rank_copies().sum(axis=0)
+    for received in (routing.rank_copies().sum(axis=0), first, second):
+        assert int(received.argmax()) in alone
+    assert sorted(rank for cls in built.classes for rank in cls.ranks) == list(range(8))
