@@ -1,0 +1,92 @@
+"""The whole-program cases of `validation_cases.yaml`: what each is, and its program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from models.deployment import Batch, Deployment
+from models.machine import Machine
+from models.routing import Routing
+from scenarios import load
+from scenarios.resolve import resolve
+from schedules.builders import build
+from schedules.program import Program
+
+CASES = Path(__file__).with_name("validation_cases.yaml")
+SCENARIO = "deepseek-v3-h200-ep2-{phase}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that share a batch: one schedule each, the first one is what gains are over."""
+
+    name: str
+    deployment: Deployment
+    batch: Batch
+    routing: Routing
+    launch: str | None
+    schedules: tuple[str, ...]
+    layers: int
+
+    @property
+    def overlapped(self) -> tuple[str, ...]:
+        """Schedules that run communication beside compute on purpose."""
+        return tuple(name for name in self.schedules if name[:3] in ("tbo", "sbo"))
+
+    def program(self, schedule: str, *, eager: bool = False) -> Program:
+        """The program of one schedule; `eager` without its CUDA graph."""
+        name, at, cap = schedule.partition("@")
+        return build(
+            name,
+            self.deployment,
+            self.batch,
+            self.routing,
+            layers=self.layers,
+            fold=False,
+            launch="eager" if eager or self.launch == "eager" else None,
+            sm_cap=int(cap) if at else None,
+            allow_refused=True,
+        )
+
+    def on(self, machine: Machine) -> Group:
+        """The same group on another machine."""
+        return replace(self, deployment=replace(self.deployment, machine=machine))
+
+
+def groups(path: Path = CASES) -> Iterator[Group]:
+    """All groups of the file."""
+    content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    for entry in content["groups"]:
+        yield _group(entry, content["layers"])
+
+
+def _group(entry: dict[str, Any], layers: int) -> Group:
+    settings = []
+    if entry["phase"] == "prefill":
+        settings += [
+            f"phase.prefill.tokens_per_rank={entry['tokens']}",
+            f"phase.prefill.sequence_tokens={entry['sequence']}",
+            f"a2a.num_sms={entry['num_sms']}",
+        ]
+    else:
+        settings += [
+            f"phase.decode.batch_per_rank={entry['tokens']}",
+            f"phase.decode.kv_tokens={entry['kv']}",
+        ]
+    if "alpha" in entry:
+        settings += ["routing.distribution=power_law", f"routing.alpha={entry['alpha']}"]
+    resolved = resolve(load(SCENARIO.format(phase=entry["phase"]), settings))
+    return Group(
+        entry["name"],
+        resolved.deployment,
+        resolved.batch,
+        resolved.routing,
+        entry.get("launch"),
+        tuple(entry["schedules"]),
+        layers,
+    )
