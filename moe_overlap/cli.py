@@ -79,6 +79,8 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(DONE_BY_READER)
+    except OSError as error:
+        _end(f"{error.filename or 'output'}: {error.strerror or error}", REFUSED)
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from models.errors import InputError
 from models.sglang_rules import Refusal
 from models.sglang_rules import Refused as RuleRefused
 from models.sglang_sbo import is_blackwell, select_variant
 from moe_overlap.errors import Refused
+from scenarios.errors import KeyPath
 from scenarios.resolve import Resolved, ScheduleChoice
 from schedules.builders import build as build_schedule
 from schedules.builders import refusal
@@ -64,28 +68,44 @@ def program_of(
     allow_refused: bool = False,
 ) -> Program:
     """The program of a choice; the builders' own `Refused` when a rule forbids it."""
-    return build_schedule(
-        resolved.built_name(choice),
-        resolved.deployment,
-        resolved.batch,
-        resolved.routing,
-        layers=layers,
-        fold=fold,
-        whole_step=whole_step,
-        allow_refused=allow_refused,
-        **_options(resolved, choice),
-    )
+    with _faults(resolved, choice):
+        return build_schedule(
+            resolved.built_name(choice),
+            resolved.deployment,
+            resolved.batch,
+            resolved.routing,
+            layers=layers,
+            fold=fold,
+            whole_step=whole_step,
+            allow_refused=allow_refused,
+            **_options(resolved, choice),
+        )
 
 
 def refusal_of(resolved: Resolved, choice: ScheduleChoice) -> Refusal | None:
     """Why the serving engine does not run a choice, or None."""
-    return refusal(
-        resolved.built_name(choice),
-        resolved.deployment,
-        resolved.batch,
-        resolved.routing,
-        **_options(resolved, choice),
-    )
+    with _faults(resolved, choice):
+        return refusal(
+            resolved.built_name(choice),
+            resolved.deployment,
+            resolved.batch,
+            resolved.routing,
+            **_options(resolved, choice),
+        )
+
+
+@contextmanager
+def _faults(resolved: Resolved, choice: ScheduleChoice) -> Iterator[None]:
+    """What the builders cannot use becomes an error at the scenario's line."""
+    try:
+        yield
+    except (RuleRefused, InputError):
+        raise
+    except ValueError as error:
+        names = [known.name for known in resolved.schedules]
+        own = choice.ops is not None or choice.lines is not None
+        at: KeyPath = ("schedules", names.index(choice.name)) if own else ("runtime", "env")
+        raise resolved.scenario.fault(at, str(error)) from error
 
 
 def _options(resolved: Resolved, choice: ScheduleChoice) -> dict[str, Any]:

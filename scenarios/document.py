@@ -50,11 +50,12 @@ class Document:
         )
 
     def _place(self, path: KeyPath, at_key: bool) -> tuple[str, str]:
-        for length in range(len(path), -1, -1):
-            part = path[:length]
+        parts = [path[:length] for length in range(len(path), -1, -1)]
+        for part in parts:
             if part in self.origins:
                 return self.origins[part], ""
-            marks = self.keys if at_key and length == len(path) else self.values
+        for part in parts:
+            marks = self.keys if at_key and part == path else self.values
             if part in marks:
                 line, column = marks[part]
                 return f"{self.file}:{line}:{column}", marked_line(self.text, line, column)

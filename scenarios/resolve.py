@@ -95,8 +95,9 @@ class Resolved:
         )
 
 
-def resolve(scenario: Scenario) -> Resolved:
-    """Model, machine, deployment, batch and routing of a scenario.
+def resolve(scenario: Scenario, *, machine: Machine | None = None) -> Resolved:
+    """Model, machine, deployment, batch and routing of a scenario; `machine` is the scenario's own where
+    it has been loaded before.
 
     Raises ScenarioError or InputError, pointing at the file's line where the scenario is at fault.
     """
@@ -104,7 +105,7 @@ def resolve(scenario: Scenario) -> Resolved:
     schedules = _schedules(scenario, rules)
     batch = batch_of(scenario)
     model = _model(scenario)
-    deployment = _deployment(scenario, model, _machine(scenario), batch)
+    deployment = _deployment(scenario, model, machine or _machine(scenario), batch)
     routing = _route(scenario, batch, model)
     return Resolved(scenario, deployment, batch, routing, schedules, rules)
 
@@ -121,19 +122,27 @@ def _rules(scenario: Scenario) -> Rules:
 def _model(scenario: Scenario) -> Model:
     if isinstance(scenario.model, ModelSpec):
         changes = scenario.model.model_dump(exclude_none=True)
-        return load_model({**changes, "base": _place(scenario, scenario.model.base)})
-    return load_model(_place(scenario, scenario.model))
+        changes["base"] = _place(scenario, scenario.model.base, "model", "base")
+        model = load_model(changes)
+    else:
+        model = load_model(_place(scenario, scenario.model, "model"))
+    if model.num_moe_layers < 1:
+        raise scenario.fault(
+            ("model",),
+            f"has no MoE layer: {model.num_layers} layers, the first {model.first_k_dense} dense",
+        )
+    return model
 
 
 def _machine(scenario: Scenario) -> Machine:
-    return load_machine(_place(scenario, scenario.hardware))
+    return load_machine(_place(scenario, scenario.hardware, "hardware"))
 
 
-def _place(scenario: Scenario, name_or_path: str) -> str:
-    """A library name as it is; a relative path from the scenario's folder."""
+def _place(scenario: Scenario, name_or_path: str, *key: str) -> str:
+    """A library name as it is; a relative path from where the key's paths start."""
     path = Path(name_or_path)
     is_path = len(path.parts) > 1 or path.suffix in (".yaml", ".yml", ".json")
-    return str(scenario.folder / path) if is_path and not path.is_absolute() else name_or_path
+    return str(scenario.folder(*key) / path) if is_path and not path.is_absolute() else name_or_path
 
 
 def _deployment(scenario: Scenario, model: Model, machine: Machine, batch: Batch) -> Deployment:
@@ -183,7 +192,7 @@ def _divisors(number: int) -> list[int]:
 def _route(scenario: Scenario, batch: Batch, model: Model) -> Routing:
     fields = scenario.routing.model_dump()
     if fields["path"]:
-        fields["path"] = str(scenario.folder / fields["path"])
+        fields["path"] = str(scenario.folder("routing", "path") / fields["path"])
     try:
         return route(RoutingSpec(**fields), batch.tokens, model)
     except InputError as error:

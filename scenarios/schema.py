@@ -174,7 +174,16 @@ class Runtime(Section):
     sglang: str = Field(
         default="0.5.23", description="version of the rules, in quotes if it has one dot"
     )
-    moe_runner: str = Field(default="deep_gemm", description="grouped GEMM library")
+    moe_runner: Literal[
+        "deep_gemm",
+        "triton",
+        "cutlass",
+        "marlin",
+        "flashinfer_cutlass",
+        "flashinfer_cutedsl",
+        "flashinfer_trtllm",
+        "flashinfer_trtllm_routed",
+    ] = Field(default="deep_gemm", description="grouped GEMM library, as the rules know it")
     launch: Literal["auto", "cuda_graph", "eager"] = "auto"
     tbo_token_distribution_threshold: float = Field(
         default=0.48, ge=0.0, le=0.5, description="fraction"
@@ -243,10 +252,13 @@ class Scenario(Section):
         self._document = document
         return self
 
-    @property
-    def folder(self) -> Path:
-        """The folder that relative paths of the scenario start from."""
-        return Path(self._document.file).parent if self._document else Path()
+    def folder(self, *path: str) -> Path:
+        """Where a relative path at this key starts: the scenario's folder, or the working directory
+        when the value was given on the command line."""
+        document = self._document
+        if document is None or any(path[: n + 1] in document.origins for n in range(len(path))):
+            return Path()
+        return Path(document.file).parent
 
     def fault(
         self, path: KeyPath, problem: str, *, allowed: str = "", near: Iterable[str] = ()

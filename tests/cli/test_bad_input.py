@@ -34,6 +34,10 @@ SCENARIOS = {
         "are not the 2 ranks",
     ),
     "no SMs left": ("max_dispatch_tokens_per_rank: 32", "num_sms: 200", "leaves no SM"),
+    "no MoE layer": ("num_layers: 4", "num_layers: 1", "has no MoE layer"),
+    "unknown runner": ("schedules:", "runtime: {moe_runner: cutlas}\nschedules:", "'cutlass'"),
+    "bad operation": ("baseline, tbo]", "{name: mine, ops: P Q | ZZ}]", "unknown operation 'ZZ'"),
+    "ops left out": ("baseline, tbo]", "{name: mine, ops: P Q | C}]", "schedules.1 = {name: ..."),
     "no such rules": ("schedules:", "runtime: {sglang: 0.1.2}\nschedules:", "has no rules"),
 }
 
@@ -83,6 +87,23 @@ def test_usage_errors_are_status_two(run: Run, arguments: tuple[str, ...]) -> No
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Usage:" in done.stderr
+
+
+def test_what_cannot_be_written_is_one_message(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for target in ("file/page.html", ".", "/proc/page.html"):
+        done = run("compare", "tiny", "--html", target, "--json")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("error: ")
+        assert "Traceback" not in done.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_override_is_named_as_the_origin(run: Run) -> None:
+    setting = "schedules=[tbo, {name: mine, ops: P Q, delta: 9}]"
+    done = run("compare", "tiny", "--set", setting)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: --set {setting}: schedules.1")
 
 
 def test_view_refuses_what_is_no_timeline(run: Run, tmp_path: Path) -> None:
