@@ -25,12 +25,18 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one launch puts on the SMs: how many CTAs, and what each CTA takes of an SM."""
+    """What one launch puts on the SMs: how many CTAs, and what each CTA takes of an SM.
+
+    `tiles` is the work of a persistent grid in equal pieces: CTA i of a static one takes tiles i,
+    i + ctas, .. and ends after its own last one, CTAs of a dynamic one pull them until none is left.
+    0: not known, all CTAs end together.
+    """
 
     ctas: int
     threads: int = 128
     registers: int = 0
     smem_bytes: int = 0
+    tiles: int = 0
 
 
 class Costs(Protocol):
@@ -151,7 +157,8 @@ class Machine:
     """Everything that `simulate` needs to know besides the program.
 
     `static_tail` is the coefficient `a` of the tail law: a static persistent kernel of which only n of
-    N CTAs still run takes `(a + (1 - a) (n / N)^4)^(1/4)` of its full time; 1 is no speed-up.
+    N CTAs still run takes `(a + (1 - a) (n / N)^4)^(1/4)` of its full time; 1 is no speed-up. `gpu` is
+    the name of the GPU, "" where it has none.
     """
 
     name: str
@@ -168,6 +175,7 @@ class Machine:
     static_tail: float = 1.0
     grids: tuple[tuple[str, Grid], ...] = ()
     reserve_gib: float = 0.0
+    gpu: str = ""
 
     def grid(self, kind: str) -> Grid:
         """How this machine's libraries launch a kernel of `kind`; a plain wave where the machine lists

@@ -232,6 +232,7 @@ def _machine(
             for kind, entry in sorted(profile.kernels.items())
         ),
         reserve_gib=profile.memory.reserve_gib,
+        gpu=gpu.name,
         static_tail=profile.static.tail,
     )
 

@@ -35,6 +35,13 @@ MeasuredOption = Annotated[
         help="Timelines that `run -o` wrote, one a schedule in the same order; nothing is run.",
     ),
 ]
+ProfileOption = Annotated[
+    str,
+    typer.Option("--profile", help="Predict with this profile instead of the scenario's hardware."),
+]
+OtherGpuOption = Annotated[
+    bool, typer.Option("--other-gpu", help="Take a profile of another GPU all the same.")
+]
 
 
 @dataclass(frozen=True)
@@ -63,13 +70,13 @@ def validate(
     settings: SetOption = None,
     as_json: JsonOption = False,
     allow_refused: AllowRefused = False,
+    profile: ProfileOption = "",
+    other_gpu: OtherGpuOption = False,
 ) -> None:
     """Predict and run schedules; print predicted against measured, and write both on one axis."""
     from moe_overlap.output import print_json, stdout, writable
-    from scenarios import load
-    from scenarios.resolve import resolve
 
-    resolved = resolve(load(scenario, check_settings(settings)))
+    resolved = _resolved(scenario, check_settings(settings), profile, other_gpu)
     names = schedules or _runnable(resolved, allow_refused)
     runs = (
         _given(names, measured)
@@ -91,6 +98,19 @@ def validate(
         print_json({"schema": 1, "scenario": scenario, "schedules": [asdict(row) for row in rows]})
     else:
         stdout().print("\n".join(lines(rows)), soft_wrap=True)
+
+
+def _resolved(scenario: str, settings: list[str], profile: str, other_gpu: bool) -> Resolved:
+    """The scenario, on the machine of `profile` if there is one."""
+    from models.profile_match import load_same_gpu
+    from scenarios import load
+    from scenarios.resolve import resolve
+
+    loaded = load(scenario, settings)
+    if not profile:
+        return resolve(loaded)
+    own = resolve(loaded).deployment.machine
+    return resolve(loaded, machine=load_same_gpu(profile, own, other_gpu=other_gpu))
 
 
 def _runnable(resolved: Resolved, allow_refused: bool) -> list[str]:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from executor.calibrate.store import Store
 from models.calibration_records import work_record
 from models.counts import gemm
+from models.errors import InputError
 from models.profile import load_machine
 from moe_overlap.cli import app
 from moe_overlap.errors import MachineLacks, Refused
@@ -83,3 +84,14 @@ def test_records_that_are_not_there_or_no_records_are_refused(tmp_path: Path) ->
     done = RUN.invoke(app, ["calibrate", "-o", target, "--minutes", "0", "--records", str(other)])
     assert isinstance(done.exception, Refused)
     assert "no kernel's time" in str(done.exception)
+
+
+def test_validate_refuses_a_profile_of_another_gpu(tmp_path: Path) -> None:
+    scenario = "deepseek-v3-h200-ep2-decode"
+    measured = str(tmp_path / "none.json")
+    asked = ["validate", scenario, "-s", "baseline", "--measured", measured]
+    done = RUN.invoke(app, [*asked, "--profile", "h100-8x-ib"])
+    assert isinstance(done.exception, InputError)
+    assert "--other-gpu" in str(done.exception)
+    done = RUN.invoke(app, [*asked, "--profile", "h100-8x-ib", "--other-gpu"])
+    assert "--other-gpu" not in str(done.exception)
