@@ -49,8 +49,10 @@ class Bench:
         import torch
         import torch.distributed as dist
 
+        from executor.cuda import many_hardware_queues
         from executor.production_setup import open_session
 
+        many_hardware_queues()
         self.arguments, self.watchdog = arguments, watchdog
         self.bounded = False
         self.rank = int(os.environ["RANK"])
@@ -231,6 +233,8 @@ def line(result: Result, results: Sequence[dict[str, Any]], layers: int) -> str:
 
 def run(arguments: argparse.Namespace) -> None:
     """The whole plan on this rank."""
+    import torch
+
     from executor.cuda import device_facts
     from executor.peers import gathered
     from executor.watchdog import Watchdog
@@ -252,6 +256,7 @@ def run(arguments: argparse.Namespace) -> None:
     bench.check("even")
     for made in bench.points:
         bench.measure(made)
+        bench.say(f"memory reserved {torch.cuda.memory_reserved() / 2**30:.1f} GiB")
     for label in ("sequential", "tbo") if arguments.trace else ():
         bench.trace(
             bench.points[-1 if arguments.phase == "decode" else arguments.trace_at], label, 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,11 @@ from executor.kernel_set import ExecutorError, MissingResource, PeerLost
 from schedules.program import Program, RegionKind
 
 
+def many_hardware_queues() -> None:
+    """Ask for the most hardware queues; only the first CUDA call of a process heeds it."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
 def require_gpus(count: int) -> None:
     """MissingResource unless torch sees this many GPUs."""
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -20,36 +26,56 @@ def require_gpus(count: int) -> None:
         raise MissingResource(f"this run needs {count} CUDA GPUs; torch sees {seen}")
 
 
+class StreamPool:
+    """CUDA streams by name, made once for a process: streams are few, since hardware queues are.
+
+    Two streams that share a hardware queue wait for each other's work, which no program asked for
+    and which can stop an exchange for ever; and memory freed on one stream does not serve another.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[str, int], torch.cuda.Stream] = {}
+        self._adopted: dict[str, torch.cuda.Stream] = {}
+
+    def stream(self, name: str, priority: int) -> torch.cuda.Stream:
+        """The stream of this name and priority, or the library's own under this name."""
+        if name in self._adopted:
+            return self._adopted[name]
+        if (name, priority) not in self._streams:
+            self._streams[name, priority] = torch.cuda.Stream(priority=priority)
+        return self._streams[name, priority]
+
+    def adopt(self, name: str, stream: torch.cuda.Stream) -> None:
+        """Use a library's own stream under a program's name."""
+        self._adopted[name] = stream
+
+
 class CudaQueues:
     """Streams, events and graph regions of one rank on the current device.
 
-    Streams are made once per name and priority. A graph region is captured the first time that it
+    Streams come from `pool`. A graph region is captured the first time that it
     is met and replayed from then on; `replaying` is true while its steps are to be skipped. The
     capture forks every stream from the first one at `begin` and joins them at `end`, so work outside
     the region stays ordered before and after all of it.
     """
 
-    def __init__(self, *, deadline_s: float = 15.0) -> None:
+    def __init__(self, pool: StreamPool, *, deadline_s: float = 15.0) -> None:
         self.deadline_s = deadline_s
         self.replaying = False
+        self._pool = pool
         self._streams: dict[str, torch.cuda.Stream] = {}
-        self._priorities: dict[str, int] = {}
         self._events: dict[str, torch.cuda.Event] = {}
         self._recorded: set[str] = set()
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._capturing: torch.cuda.CUDAGraph | None = None
 
     def prepare(self, program: Program) -> None:
-        """Make the program's streams; forget which events were recorded."""
+        """Find the program's streams; forget which events were recorded."""
         self._recorded.clear()
-        for stream in program.streams:
-            if self._priorities.get(stream.name) != stream.priority:
-                self._priorities[stream.name] = stream.priority
-                self._streams[stream.name] = torch.cuda.Stream(priority=stream.priority)
-
-    def adopt(self, name: str, stream: torch.cuda.Stream) -> None:
-        """Use a library's own stream under a program's name."""
-        self._streams[name] = stream
+        self._streams = {
+            stream.name: self._pool.stream(stream.name, stream.priority)
+            for stream in program.streams
+        }
 
     def forget_graphs(self) -> None:
         """Drop captured graphs, for a program with other work under the same names."""

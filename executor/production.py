@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from executor.clocks import ClockLog
-from executor.cuda import CudaQueues, device_facts, nvtx
+from executor.cuda import CudaQueues, StreamPool, device_facts, nvtx
 from executor.gate import Gate
 from executor.kernel_set import MissingKernel
 from executor.production_attention import ATTENTION
@@ -45,6 +45,7 @@ class Production:
     state: ProductionState
     inputs: dict[str, torch.Tensor]
     gate: Gate
+    pool: StreamPool
     clocks: ClockLog
     spans: SpanSource = "none"
     annotate: bool = False
@@ -56,10 +57,11 @@ class Production:
     makespan_ns: int = 0
 
     def __post_init__(self) -> None:
-        self._queues = CudaQueues(deadline_s=self.deadline_s)
+        self._queues = CudaQueues(self.pool, deadline_s=self.deadline_s)
         self._exchanges: dict[str, Exchange] = {}
         self._timed: list[_Timed] = []
         self._in_call = False
+        self._current: torch.cuda.Stream | None = None
         self._program: Program | None = None
         self._flushed = torch.empty(
             FLUSH_BYTES if self.flush else 0, dtype=torch.int8, device="cuda"
@@ -84,15 +86,12 @@ class Production:
             self._queues.forget_graphs()
             self._program = program
         self._queues.prepare(program)
-        if any(e.family == "normal" for e in program.exchanges) and any(
-            stream.name == "comm" for stream in program.streams
-        ):
-            self._queues.adopt("comm", self.state.exchange.comm_stream)
         torch.cuda.synchronize()
         if not self._queues.has_graph:
             kept = self.inputs.keys()
             poison([v for k, v in self.buffers.items() if k not in kept and "kv_cache" not in k])
             self.buffers = dict(self.inputs)
+            torch.cuda.synchronize()
         self._timed.clear()
         self._start(program)
 
@@ -116,7 +115,10 @@ class Production:
         exchange = self._exchanges[op.exchange] if op.exchange else None
         call = Call(op, self.state.rank, self.buffers, self.state, exchange)
         stream = self._queues.stream(op.stream)
-        with torch.cuda.stream(stream), nvtx(op.name) if self.annotate else nullcontext():
+        if stream is not self._current:
+            torch.cuda.set_stream(stream)
+            self._current = stream
+        with nvtx(op.name) if self.annotate else nullcontext():
             timed = self._opened(op, stream)
             LAUNCHERS[kernel_name(op)](call)
             if timed is not None:
@@ -151,16 +153,20 @@ class Production:
     def begin(self, kind: RegionKind, name: str) -> None:
         """Calls are made by their last op; graphs are captured once and replayed."""
         self._in_call = self._in_call or kind == "call"
+        self._current = None
         self._queues.begin(kind, name)
 
     def end(self, kind: RegionKind, name: str) -> None:
         """See `begin`."""
         self._in_call = self._in_call and kind != "call"
+        self._current = None
         self._queues.end(kind, name)
 
     def finish(self) -> tuple[Span, ...]:
         """Wait for all streams; spans from the gate's end on."""
         self.beat("the end of the program")
+        torch.cuda.set_stream(torch.cuda.default_stream())
+        self._current = None
         self.clocks.sample()
         ends = self._queues.finish(f"rank {self.state.rank}: the program", timing=True)
         self.makespan_ns = max(round(self._origin.elapsed_time(end) * 1e6) for end in ends)

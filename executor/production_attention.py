@@ -92,12 +92,13 @@ def _by_head(state: ProductionState, q: torch.Tensor) -> torch.Tensor:
 
 
 def rope(call: Call) -> None:
-    """Rotated parts of query [T, heads, rope] and key [T, rope]."""
+    """Rotated parts of query [T, heads, rope], in place in the query, and key [T, rope]."""
     state = state_of(call)
     att = state.model.attention
     q, joint = inputs(call)
     positions = state.of(call.op).positions
-    query = small.rotate(_by_head(state, q)[..., att.qk_nope_head_dim :], positions, ROPE_BASE)
+    query = _by_head(state, q)[..., att.qk_nope_head_dim :]
+    small.rotate(query, positions, ROPE_BASE, out=query)
     key = small.rotate(joint[:, -att.qk_rope_head_dim :].unsqueeze(1), positions, ROPE_BASE)
     output(call, query, key.squeeze(1))
 
@@ -149,8 +150,7 @@ def _plain(state: ProductionState, call: Call, named: dict[str, Any]) -> torch.T
     keys, values = kv.split((att.qk_nope_head_dim, att.v_head_dim), dim=-1)
     roped = named["k_rope"].unsqueeze(1).expand(-1, att.num_heads, -1)
     keys = torch.cat((keys, roped), dim=-1)
-    nope = _by_head(state, named["q"])[..., : att.qk_nope_head_dim]
-    query = torch.cat((nope, named["q_rope"]), dim=-1)
+    query = _by_head(state, named["q"])
     parts, row = [], 0
     pieces = state.of(call.op).part.pieces
     for (length, start), group in groupby(pieces, key=lambda piece: (piece.length, piece.start)):

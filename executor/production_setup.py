@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from executor.clocks import ClockLog
+from executor.cuda import StreamPool, many_hardware_queues
 from executor.execute import execute
 from executor.gate import Gate
 from executor.kernel_set import MissingResource
@@ -37,6 +38,7 @@ class Session:
     rank: int
     group: Any
     gate: Gate
+    pool: StreamPool
     clocks: ClockLog
     gemm: DeepGemm
     exchange: DeepEp
@@ -61,6 +63,7 @@ def open_session(
 ) -> Session:
     """Libraries, buffers and one layer's weights; MissingResource before anything is allocated when
     a library, a GPU or memory is missing."""
+    many_hardware_queues()
     model, ranks = deployment.model, deployment.ep_size
     local = deployment.experts_per_rank
     free = torch.cuda.mem_get_info()[0]
@@ -83,8 +86,11 @@ def open_session(
     first = rank * local
     weights = production_weights(model, range(first, first + local), seed, device)
     gate = Gate(rank, ranks)
+    pool = StreamPool()
+    if deployment.a2a.mode == "normal":
+        pool.adopt("comm", exchange.comm_stream)
     clocks = ClockLog(torch.cuda.current_device())
-    return Session(deployment, rank, group, gate, clocks, gemm, exchange, weights, seed, beat)
+    return Session(deployment, rank, group, gate, pool, clocks, gemm, exchange, weights, seed, beat)
 
 
 def kernels_for(
@@ -114,7 +120,9 @@ def kernels_for(
         "in.a.hidden": hidden[: cut.token_index],
         "in.b.hidden": hidden[cut.token_index :],
     }
-    return Production(state, inputs, session.gate, session.clocks, beat=session.beat, **options)
+    return Production(
+        state, inputs, session.gate, session.pool, session.clocks, beat=session.beat, **options
+    )
 
 
 def require_memory(program: Program, rank: int) -> None:

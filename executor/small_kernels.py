@@ -119,10 +119,13 @@ def silu_mul_quantise_masked(
     return out, scales.transpose(1, 2)[:, :rows]
 
 
-def rotate(x: torch.Tensor, positions: torch.Tensor, base: float) -> torch.Tensor:
-    """Rotary embedding of the last axis of [T, heads, n], halves paired."""
+def rotate(
+    x: torch.Tensor, positions: torch.Tensor, base: float, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Rotary embedding of the last axis of [T, heads, n], halves paired; `out` may be `x`."""
     rows, heads, size = x.shape
-    out = torch.empty(rows, heads, size, dtype=torch.bfloat16, device=x.device)
+    if out is None:
+        out = torch.empty(rows, heads, size, dtype=torch.bfloat16, device=x.device)
     if rows:
         rotate_kernel[(rows,)](
             x, out, positions, x.stride(0), x.stride(1), out.stride(0), out.stride(1), heads, base,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from executor.cuda import CudaQueues, require_gpus
+from executor.cuda import CudaQueues, StreamPool, require_gpus
 from executor.kernel_set import MissingKernel, MissingResource, PeerLost
 from executor.peers import Clock, SharedWords, align_clocks, barrier, gathered
 from executor.spin_library import MAX_RANKS, STAMP_WORDS, SpinArgs, SpinLibrary, build
@@ -79,7 +79,7 @@ class Spin:
         self.library = SpinLibrary(build(arch), MAX_SMEM_BYTES)
         self._words = SharedWords(self.library, rank, SHARED_WORDS)
         self._clock: Clock = align_clocks(self.library, self._words, rank, world_size)
-        self._queues = CudaQueues()
+        self._queues = CudaQueues(StreamPool())
         self._program: Program | None = None
         self._layout = _Layout()
         self._launched: list[_Launched] = []
