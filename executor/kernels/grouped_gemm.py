@@ -1,0 +1,158 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+"""Persistent grouped GEMM: rows of each expert times that expert's weights, on a budget of SMs.
+
+Program i of a grid of `num_sms` takes tiles i, i + num_sms, ... so the budget is the grid. Tiles of
+an expert are taken by rows (all columns of a row block first, which completes row blocks early) or by
+columns (all rows of a column block first, which reads weights once).
+"""
+
+import triton
+import triton.language as tl
+
+from executor.kernels.interpreted import dot
+from executor.kernels.signals import raise_word
+
+SIGNAL_ROWS = 64
+
+
+@triton.jit
+def _tile_of(tile, ends, counts, index, tiles_n, BLOCK_M: tl.constexpr):
+    """(expert, rows of it, tile in it) of a tile of the masked layout; `ends` are running tile counts."""
+    before = ends <= tile
+    expert = tl.sum(before.to(tl.int32), 0)
+    first = tl.max(tl.where(before, ends, 0), 0)
+    count = tl.sum(tl.where(index == expert, counts, 0), 0)
+    return expert, count, tile - first
+
+
+@triton.jit
+def _scaled_products(
+    x, x_scales, w, w_scales, row, column, k, scale_rows, scale_stride, w_scale_at,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """FP8: every 128 of k have a scale for each row and one for the weights' block."""
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    steps = k // 128
+    scale = tl.load(x_scales + scale_rows) * tl.load(w_scales + w_scale_at)
+    for step in tl.range(0, steps, num_stages=STAGES):
+        after = tl.minimum(step + 1, steps - 1)
+        by_row = tl.load(x_scales + scale_rows + after * scale_stride)
+        by_block = tl.load(w_scales + w_scale_at + after)
+        a = x.load([row, step * 128])
+        b = w.load([column, step * 128])
+        total += tl.dot(a, b.T) * scale[:, None]
+        scale = by_row * by_block
+    return total
+
+
+@triton.jit
+def _halved_products(
+    x, x_scales, w, w_scales, row, column, k, scale_rows, scale_stride, w_scale_at,
+    BLOCK_M: tl.constexpr, HALF: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The same in two column halves, so that one half is scaled while the other is multiplied."""
+    left = tl.zeros([BLOCK_M, HALF], tl.float32)
+    right = tl.zeros([BLOCK_M, HALF], tl.float32)
+    pending = tl.zeros([BLOCK_M, HALF], tl.float32)
+    steps = k // 128
+    scale = tl.load(x_scales + scale_rows) * tl.load(w_scales + w_scale_at)
+    earlier = scale
+    for step in tl.range(0, steps, num_stages=STAGES):
+        after = tl.minimum(step + 1, steps - 1)
+        by_row = tl.load(x_scales + scale_rows + after * scale_stride)
+        by_block = tl.load(w_scales + w_scale_at + after)
+        a = x.load([row, step * 128])
+        b = w.load([column, step * 128])
+        c = w.load([column + HALF, step * 128])
+        product = tl.dot(a, b.T)
+        next_pending = tl.dot(a, c.T)
+        left += product * scale[:, None]
+        right += pending * earlier[:, None]
+        pending = next_pending
+        earlier = scale
+        scale = by_row * by_block
+    right += pending * earlier[:, None]
+    return left, right
+
+
+@triton.jit
+def _store(out, value, first_row, at, valid, column, n, WIDTH: tl.constexpr):
+    columns = column + tl.arange(0, WIDTH)
+    to = out + (first_row + at).to(tl.int64)[:, None] * n + columns[None, :]
+    tl.store(to, value.to(tl.bfloat16), mask=valid[:, None] & (columns < n)[None, :])
+
+
+@triton.jit
+def grouped_gemm_kernel(
+    x, x_scales, w, w_scales, out, groups, signals,
+    num_groups, rows, n, k, x_scale_group, x_scale_row, x_scale_k,
+    MASKED: tl.constexpr, FP8: tl.constexpr, SIGNAL: tl.constexpr, BY_ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    HALVED: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """See `executor.kernels.gemm`. `groups` holds counts [E] (masked, `rows` rows each) or the expert
+    of every row [rows] (contiguous, each expert's rows beginning at a multiple of BLOCK_M)."""
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    index = tl.arange(0, GROUPS)
+    if MASKED:
+        counts = tl.load(groups + index, mask=index < num_groups, other=0)
+        ends = tl.cumsum((counts + BLOCK_M - 1) // BLOCK_M * tiles_n, 0)
+        total_tiles = tl.max(ends, 0)
+    else:
+        total_tiles = tl.cdiv(rows, BLOCK_M) * tiles_n
+    for tile in tl.range(tl.program_id(0), total_tiles, tl.num_programs(0)):
+        if MASKED:
+            expert, count, local = _tile_of(tile, ends, counts, index, tiles_n, BLOCK_M)
+            first_row = expert * rows
+        else:
+            count, local, first_row = rows, tile, 0
+        if BY_ROWS:
+            block, column_block = local // tiles_n, local % tiles_n
+        else:
+            blocks = tl.cdiv(count, BLOCK_M)
+            block, column_block = local % blocks, local // blocks
+        row = block * BLOCK_M
+        if not MASKED:
+            expert = tl.load(groups + row)
+        if expert >= 0:
+            column = column_block * BLOCK_N
+            at = row + tl.arange(0, BLOCK_M)
+            valid = at < count
+            if FP8:
+                group = expert if MASKED else 0
+                scale_rows = group * x_scale_group + tl.where(valid, at, 0) * x_scale_row
+                w_scale_at = (expert * tl.cdiv(n, 128) + column // 128) * (k // 128)
+                if HALVED:
+                    left, right = _halved_products(
+                        x, x_scales, w, w_scales, first_row + row, expert * n + column, k,
+                        scale_rows, x_scale_k, w_scale_at, BLOCK_M, BLOCK_N // 2, STAGES,
+                    )  # fmt: skip
+                else:
+                    left = _scaled_products(
+                        x, x_scales, w, w_scales, first_row + row, expert * n + column, k,
+                        scale_rows, x_scale_k, w_scale_at, BLOCK_M, BLOCK_N, STAGES,
+                    )  # fmt: skip
+            else:
+                left = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                for step in tl.range(0, tl.cdiv(k, BLOCK_K), num_stages=STAGES):
+                    a = x.load([first_row + row, step * BLOCK_K])
+                    b = w.load([expert * n + column, step * BLOCK_K])
+                    left = dot(a, b.T, left)
+            if HALVED:
+                _store(out, left, first_row, at, valid, column, n, BLOCK_N // 2)
+                _store(out, right, first_row, at, valid, column + BLOCK_N // 2, n, BLOCK_N // 2)
+            else:
+                _store(out, left, first_row, at, valid, column, n, BLOCK_N)
+            if SIGNAL == 1:
+                _raise_row_blocks(signals, expert, row, count, rows, BLOCK_M)
+            if SIGNAL == 2:
+                raise_word(signals + expert, 1)
+
+
+@triton.jit
+def _raise_row_blocks(signals, expert, row, count, rows, BLOCK_M: tl.constexpr):
+    """One more tile of every started run of 64 rows under this tile."""
+    first = expert * tl.cdiv(rows, 64) + row // 64
+    for part in tl.static_range(BLOCK_M // 64):
+        if row + part * 64 < count:
+            raise_word(signals + first + part, 1)

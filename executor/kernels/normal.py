@@ -1,0 +1,215 @@
+"""Normal-mode dispatch and combine between the GPUs of a node, on a budget of SMs; plain torch beside.
+
+Dispatch is layout, notify (counts to all ranks), the host's wait for the counts, transfer. A row goes
+once to every rank that has one of its experts. Combine reads each token's rows from those ranks and
+adds them; the weights were applied where the experts are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from executor.kernel_set import ExecutorError
+from executor.kernels.gemm import FP8, num_sms_of
+from executor.kernels.low_latency import DONE_STRIDE, WORD
+from executor.kernels.normal_kernels import (
+    combine_kernel,
+    layout_kernel,
+    notify_kernel,
+    transfer_kernel,
+)
+from executor.kernels.peer_memory import Layout, PeerMemory
+from executor.kernels.signals import DEADLINE_NS, error_word
+
+ROWS_PER_BLOCK = 128
+
+
+@dataclass(frozen=True)
+class NormalShape:
+    """Sizes of an exchange: physical experts of all ranks, tokens that a rank sends at most. `scales`
+    is the number of float32 scales of a row that is sent, 0 for bf16 rows."""
+
+    ranks: int
+    experts: int
+    hidden: int
+    top_k: int
+    max_tokens: int
+    scales: int
+
+    @property
+    def local_experts(self) -> int:
+        """Experts of one rank."""
+        return self.experts // self.ranks
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row that is sent, without scales."""
+        return self.hidden * (1 if self.scales else 2)
+
+
+class _Places:
+    """Byte offsets of one buffer's parts."""
+
+    def __init__(self, shape: NormalShape, layout: Layout) -> None:
+        rows = shape.ranks * shape.max_tokens
+        self.table_words = -(-(shape.ranks + shape.local_experts) // 4) * 4
+        self.table = layout.add(shape.ranks * self.table_words * WORD)
+        self.told, self.done, self.ready, self.read = (
+            layout.add(shape.ranks * DONE_STRIDE) for _ in range(4)
+        )
+        self.rows = layout.add(rows * shape.row_bytes)
+        self.scales = layout.add(rows * shape.scales * WORD)
+        self.ids = layout.add(rows * shape.top_k * WORD)
+        self.weights = layout.add(rows * shape.top_k * WORD)
+        self.results = layout.add(rows * shape.hidden * 2)
+
+
+def region_bytes(shape: NormalShape, buffers: int = 2) -> int:
+    """Peer memory that a rank needs."""
+    layout = Layout()
+    for _ in range(buffers):
+        _Places(shape, layout)
+    return layout.nbytes
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a rank's rows go: place of each token on each rank [T, W] (-1: not there), and the plan,
+    int32 [W + 1 + E]: where its rows begin on each rank, rows received, padded counts of its experts."""
+
+    places: torch.Tensor
+    sizes: torch.Tensor
+    plan: torch.Tensor
+    buffer: int
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """Received rows with scales (bf16 rows have none), local ids (-1: elsewhere) and weights [R, k]."""
+
+    rows: torch.Tensor
+    scales: torch.Tensor
+    ids: torch.Tensor
+    weights: torch.Tensor
+
+
+class Normal:
+    """Exchanges of one rank. Every call launches one kernel on the current stream. `error` holds 0, or
+    after a wait past its deadline 3001, 4001, 5001, 6001 + source (notify, transfer, ready, read)."""
+
+    def __init__(
+        self,
+        memory: PeerMemory,
+        shape: NormalShape,
+        *,
+        buffers: int = 2,
+        deadline_ns: int = DEADLINE_NS,
+    ) -> None:
+        self.shape, self._memory, self._deadline_ns = shape, memory, deadline_ns
+        layout = Layout()
+        self._places = [_Places(shape, layout) for _ in range(buffers)]
+        device = memory.own.device
+        self.error = error_word(device)
+        self._tickets = torch.zeros(buffers, 2, dtype=torch.int32, device=device)
+        self._experts = 1 << shape.local_experts.bit_length()
+        self._slots = 1 << (shape.top_k - 1).bit_length()
+
+    def layout(self, ids: torch.Tensor, buffer: int = 0) -> Route:
+        """Count where the rows of `ids` [T, top_k] go."""
+        shape, tokens = self.shape, ids.shape[0]
+        if tokens > shape.max_tokens:
+            raise ExecutorError(f"{tokens} tokens; this exchange was built for {shape.max_tokens}")
+        words = torch.empty(
+            tokens * shape.ranks
+            + shape.ranks * (1 + shape.local_experts)
+            + shape.ranks + 1 + shape.local_experts,
+            dtype=torch.int32, device=ids.device,
+        )  # fmt: skip
+        places, rest = words[: tokens * shape.ranks], words[tokens * shape.ranks :]
+        sizes = rest[: shape.ranks * (1 + shape.local_experts)]
+        layout_kernel[(shape.ranks,)](
+            ids, places, sizes, tokens, shape.ranks, shape.local_experts,
+            SLOTS=shape.top_k, SLOTS_2=self._slots, EXPERTS=self._experts, BLOCK=512, num_warps=8,
+        )  # fmt: skip
+        return Route(places.view(tokens, shape.ranks), sizes, rest[sizes.numel() :], buffer)
+
+    def notify(self, route: Route) -> None:
+        """Exchange counts with all ranks and fill the route's plan."""
+        shape, places = self.shape, self._places[route.buffer]
+        notify_kernel[(1,)](
+            route.sizes, route.plan, self._memory.addresses, self.error, self._deadline_ns,
+            self._memory.rank, shape.ranks, shape.local_experts, ROWS_PER_BLOCK,
+            places.table, places.table_words, places.told,
+            RANKS=1 << (shape.ranks - 1).bit_length(), EXPERTS=self._experts, num_warps=4,
+        )  # fmt: skip
+
+    def transfer(
+        self,
+        x: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        route: Route,
+        num_sms: int,
+    ) -> None:
+        """Move the rows; afterwards all ranks' rows are in this rank's buffer."""
+        shape, places = self.shape, self._places[route.buffer]
+        self._check(num_sms)
+        values, scales = x if isinstance(x, tuple) else (x, x)
+        row_words = shape.row_bytes // WORD
+        transfer_kernel[(num_sms,)](
+            values.view(torch.int32), scales.view(torch.int32), ids, weights, route.places,
+            route.plan, self._memory.addresses, self._tickets[route.buffer, 0:], self.error,
+            self._deadline_ns, ids.shape[0], self._memory.rank, shape.ranks, shape.local_experts,
+            row_words, shape.scales, places.rows, places.scales, places.ids, places.weights,
+            places.done, SLOTS=shape.top_k, SLOTS_2=self._slots, ROWS=8 if shape.scales else 4,
+            BLOCK=1 << (row_words - 1).bit_length(),
+            SCALE_BLOCK=1 << max(0, shape.scales - 1).bit_length(), num_warps=16,
+        )  # fmt: skip
+
+    def arrived(self, rows: int, buffer: int = 0) -> Arrived:
+        """Views of `rows` received rows, as the plan counts them; valid until the next transfer."""
+        shape, places, view = self.shape, self._places[buffer], self._memory.view
+        dtype = FP8 if shape.scales else torch.bfloat16
+        return Arrived(
+            view(places.rows, (rows, shape.hidden), dtype),
+            view(places.scales, (rows, shape.scales), torch.float32),
+            view(places.ids, (rows, shape.top_k), torch.int32),
+            view(places.weights, (rows, shape.top_k), torch.float32),
+        )
+
+    def results(self, rows: int, buffer: int = 0) -> torch.Tensor:
+        """Where to write the results of received rows, bf16 [rows, hidden], for combine to read."""
+        places = self._places[buffer]
+        return self._memory.view(places.results, (rows, self.shape.hidden), torch.bfloat16)
+
+    def combine(self, route: Route, num_sms: int) -> torch.Tensor:
+        """Sum of each token's results [T, hidden] bf16."""
+        shape, places = self.shape, self._places[route.buffer]
+        self._check(num_sms)
+        tokens = route.places.shape[0]
+        out = torch.empty(tokens, shape.hidden, dtype=torch.bfloat16, device=route.places.device)
+        combine_kernel[(num_sms,)](
+            route.places, route.plan, out, self._memory.addresses, self._tickets[route.buffer, 1:],
+            self.error, self._deadline_ns, tokens, shape.hidden, self._memory.rank, shape.ranks,
+            places.results, places.ready, places.read,
+            RANKS=shape.ranks, ROWS=16, BLOCK=1024, num_warps=16,
+        )  # fmt: skip
+        return out
+
+    def _check(self, num_sms: int) -> None:
+        most = num_sms_of(self._memory.own.device)
+        if not 1 <= num_sms <= most:
+            raise ExecutorError(f"exchange on {num_sms} SMs; 1 to {most} are allowed")
+
+
+def plain_transfer(ids: list[torch.Tensor], rank: int, local_experts: int) -> list[tuple[int, int]]:
+    """(source rank, token) of the rows that a rank receives, in their order."""
+    first = rank * local_experts
+    return [
+        (source, token)
+        for source, chosen in enumerate(ids)
+        for token, row in enumerate(chosen.tolist())
+        if any(first <= expert < first + local_experts for expert in row)
+    ]

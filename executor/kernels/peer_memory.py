@@ -1,0 +1,86 @@
+"""Memory that every rank of a node can write: a region of the same size on each GPU."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from executor.kernel_set import MissingResource
+
+ALIGNMENT = 1024
+
+
+@dataclass(frozen=True)
+class PeerMemory:
+    """One rank's view. `own` uint8 is its region, `addresses` int64 [W] (on the GPU) every rank's
+    region as this rank reaches it; all regions begin as zeros. `held` keeps the peers' mappings."""
+
+    own: torch.Tensor
+    addresses: torch.Tensor
+    rank: int
+    held: Any = None
+
+    @property
+    def ranks(self) -> int:
+        """Number of regions."""
+        return self.addresses.numel()
+
+    def view(self, at: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor in the own region, `at` bytes from its beginning."""
+        count = 1
+        for size in shape:
+            count *= size
+        return self.own[at : at + count * dtype.itemsize].view(dtype).view(shape)
+
+
+def symmetric(nbytes: int, group: Any, device: torch.device) -> PeerMemory:
+    """Regions on the GPUs of a process group, through torch's symmetric memory.
+
+    Multicast stays off: nothing here uses it. MissingResource where peers cannot reach each other.
+    """
+    import torch.distributed as dist
+    import torch.distributed._symmetric_memory as symmetric_memory
+
+    ranks = dist.get_world_size(group)
+    if ranks == 1:
+        return alone(nbytes, device)
+    os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+    try:
+        own = symmetric_memory.empty(nbytes, dtype=torch.uint8, device=device)
+        handle = symmetric_memory.rendezvous(own, group)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise MissingResource(f"ranks {ranks}: no memory that peers can write: {reason}") from None
+    own.zero_()
+    torch.cuda.synchronize()
+    dist.barrier(group)
+    addresses = torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=device)
+    return PeerMemory(own, addresses, dist.get_rank(group), handle)
+
+
+def alone(nbytes: int, device: torch.device | str) -> PeerMemory:
+    """The region of a single rank."""
+    return together(1, nbytes, device)[0]
+
+
+def together(ranks: int, nbytes: int, device: torch.device | str) -> list[PeerMemory]:
+    """Regions of ranks that live in this process, on one device: what the kernels' tests run on."""
+    regions = [torch.zeros(nbytes, dtype=torch.uint8, device=device) for _ in range(ranks)]
+    addresses = torch.tensor([region.data_ptr() for region in regions], device=device)
+    return [PeerMemory(region, addresses, rank, regions) for rank, region in enumerate(regions)]
+
+
+class Layout:
+    """Lays parts of a region out one after another, each aligned."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def add(self, nbytes: int) -> int:
+        """Where a part of `nbytes` begins."""
+        at = self.nbytes
+        self.nbytes = -(-(at + nbytes) // ALIGNMENT) * ALIGNMENT
+        return at

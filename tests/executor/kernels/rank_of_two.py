@@ -1,0 +1,110 @@
+"""One rank of a two-rank exchange in the interpreter; peers' regions are files that both map.
+
+Run as `rank_of_two.py CASE RANK FOLDER`; prints ok.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from executor.kernels import gemm, normal
+from executor.kernels.peer_memory import PeerMemory
+
+RANKS, EXPERTS, HIDDEN, TOP_K, MOST = 2, 6, 256, 3, 9
+DEADLINE_NS = 60_000_000_000
+
+
+def mapped(folder: Path, nbytes: int, rank: int) -> PeerMemory:
+    """Regions in files of the folder, which the parent made."""
+    regions = [
+        torch.from_file(str(folder / f"{peer}"), shared=True, size=nbytes, dtype=torch.uint8)
+        for peer in range(RANKS)
+    ]
+    addresses = torch.tensor([region.data_ptr() for region in regions])
+    return PeerMemory(regions[rank], addresses, rank, regions)
+
+
+def drawn(step: int) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Rows, ids and weights of both ranks; empty, one-hot and dropped choices come up."""
+    torch.manual_seed(step)
+    ranks = []
+    for tokens in (9, (4, 0, 7)[step]):
+        ids = torch.stack([torch.randperm(EXPERTS)[:TOP_K] for _ in range(tokens + 1)])[:tokens]
+        if step == 2:
+            ids[:] = torch.tensor([1, 0, 2])
+        if tokens:
+            ids[0, 1] = -1
+        ranks.append((torch.randn(tokens, HIDDEN).bfloat16(), ids, torch.rand(tokens, TOP_K)))
+    return ranks
+
+
+def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows as FP8 with a scale for each 128 values."""
+    groups = x.float().unflatten(-1, (-1, 128))
+    scales = groups.abs().amax(-1).clamp(min=1e-4) / 448
+    return (groups / scales[..., None]).to(gemm.FP8).flatten(-2), scales
+
+
+def normal_case(folder: Path, rank: int, fp8: bool) -> None:
+    """Dispatch, multiply each row by a factor of its experts, combine; three times."""
+    shape = normal.NormalShape(RANKS, EXPERTS, HIDDEN, TOP_K, MOST, HIDDEN // 128 if fp8 else 0)
+    memory = mapped(folder, normal.region_bytes(shape), rank)
+    exchange = normal.Normal(memory, shape, deadline_ns=DEADLINE_NS)
+    for step in range(3):
+        ranks = drawn(step)
+        _, ids, weights = ranks[rank]
+        route = exchange.layout(ids, step % 2)
+        exchange.notify(route)
+        sent = [quantised(row[0]) if fp8 else row[0] for row in ranks]
+        exchange.transfer(sent[rank], ids, weights, route, num_sms=3)
+        expected = normal.plain_transfer([row[1] for row in ranks], rank, shape.local_experts)
+        assert int(route.plan[RANKS]) == len(expected), (route.plan, expected)
+        check_counts(route.plan[RANKS + 1 :], ranks, rank, shape.local_experts)
+        arrived = exchange.arrived(len(expected), step % 2)
+        rows = gemm.dequantised_rows((arrived.rows, arrived.scales) if fp8 else arrived.rows)
+        for place, (source, token) in enumerate(expected):
+            assert torch.equal(rows[place], gemm.dequantised_rows(sent[source])[token])
+            local = ranks[source][1][token] - rank * shape.local_experts
+            here = (ranks[source][1][token] >= 0) & (local >= 0) & (local < shape.local_experts)
+            assert torch.equal(arrived.ids[place], torch.where(here, local, -1).int())
+            assert torch.equal(arrived.weights[place], ranks[source][2][token])
+        factors = torch.where(
+            arrived.ids >= 0, arrived.weights * (1 + arrived.ids + rank * shape.local_experts), 0.0
+        ).sum(1)
+        exchange.results(MOST * RANKS, step % 2).fill_(float("nan"))
+        exchange.results(len(expected), step % 2).copy_(rows * factors[:, None])
+        out = exchange.combine(route, num_sms=2)
+        whole = torch.where(ids >= 0, weights * (1 + ids), 0.0).sum(1)
+        reference = gemm.dequantised_rows(sent[rank]) * whole[:, None]
+        assert torch.allclose(out.float(), reference, rtol=2e-2, atol=2e-2)
+    assert int(exchange.error) == 0
+
+
+def check_counts(
+    counts: torch.Tensor,
+    ranks: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+    rank: int,
+    local_experts: int,
+) -> None:
+    """Padded counts of the local experts."""
+    for local, count in enumerate(counts.tolist()):
+        rows = sum(int((ids == rank * local_experts + local).sum()) for _, ids, _ in ranks)
+        assert count == -(-rows // 128) * 128
+
+
+def lost_peer(folder: Path, rank: int, fp8: bool) -> None:
+    """A rank whose peer says nothing gets a code, not a hang."""
+    shape = normal.NormalShape(RANKS, EXPERTS, HIDDEN, TOP_K, MOST, 0)
+    memory = mapped(folder, normal.region_bytes(shape), rank)
+    exchange = normal.Normal(memory, shape, deadline_ns=1_000_000)
+    exchange.notify(exchange.layout(drawn(0)[rank][1]))
+    assert int(exchange.error) == 3001 + (1 - rank)
+
+
+if __name__ == "__main__":
+    case = {"normal": normal_case, "lost": lost_peer}[sys.argv[1]]
+    case(Path(sys.argv[3]), int(sys.argv[2]), sys.argv[4] == "fp8")
+    sys.stdout.write("ok\n")

@@ -1,0 +1,44 @@
+"""Normal-mode exchanges of two ranks, each a process of its own, over memory that both map."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+SCRIPT = Path(__file__).with_name("rank_of_two.py")
+REGION_BYTES = 4_000_000
+
+
+def run(case: str, ranks: tuple[int, ...], folder: Path, dtype: str) -> None:
+    """Every rank's process ends well."""
+    for rank in (0, 1):
+        (folder / f"{rank}").write_bytes(bytes(REGION_BYTES))
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path.cwd())}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), case, str(rank), str(folder), dtype],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for rank in ranks
+    ]
+    for process in started:
+        out, errors = process.communicate(timeout=180)
+        assert out == "ok\n", errors[-2000:]
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "bf16"])
+def test_rows_reach_their_experts_and_come_back_summed(tmp_path: Path, dtype: str) -> None:
+    run("normal", (0, 1), tmp_path, dtype)
+
+
+def test_a_silent_peer_is_an_error_code_and_no_hang(tmp_path: Path) -> None:
+    run("lost", (0,), tmp_path, "bf16")
