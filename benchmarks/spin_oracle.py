@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.spin_programs import random_program, scaled
 from models.machine import Gaps, Machine
 from models.spin import spin_machine
+from schedules.json_form import program_from_json, program_to_json
 from schedules.program import Program
 from schedules.timeline import Span, Timeline
 from simulator import Deadlock, simulate
@@ -84,8 +85,9 @@ def chosen(seed: int, ranks: int, gaps: Gaps) -> Program | None:
     program = random_program(seed, ranks=ranks, num_sms=NUM_SMS)
     try:
         nominal = starts(predicted(program, gaps))
-        causes = {w.cause for s in nominal.values() for w in (*s.waits, *s.stalls) if w.ns > 0}
-        if "sm_wait" not in causes or (ranks > 1 and "peer_wait" not in causes):
+        before = {w.cause for s in nominal.values() for w in s.waits if w.ns > 0}
+        inside = {w.cause for s in nominal.values() for w in s.stalls if w.ns > 0}
+        if "sm_wait" not in before or (ranks > 1 and "peer_wait" not in inside):
             return None
         for factor in (0.996, 1.004):
             other = starts(
@@ -206,6 +208,7 @@ def measured(count: int, repeats: int) -> None:
             "clock_error_ns": max(errors),
             "seeds_tried": tried,
             "repeats": repeats,
+            "programs": {program.name: program_to_json(program) for program in programs},
         }
         report(facts, rows, runs_of, f"spin_oracle_{world_size}gpu.json")
     kernels.close()
@@ -218,7 +221,7 @@ def report(facts: dict[str, Any], rows: Sequence[Row], runs: dict[str, Any], nam
     (folder / name).write_text(json.dumps(document))
     overall = median(row.median_start_ns for row in rows)
     worst = max(rows, key=lambda row: abs(row.worst_start_ns))
-    print(json.dumps(facts))
+    print(json.dumps({key: value for key, value in facts.items() if key != "programs"}))
     print(table(rows))
     print(
         f"{len(rows)} programs, {sum(r.waited for r in rows)} spans waited: median of the programs' "
@@ -241,7 +244,11 @@ def again(path: Path) -> None:
     gaps, ranks = Gaps(**document["gaps_ns"]), int(document["ranks"])
     rows = []
     for name, runs in document["runs"].items():
-        program = random_program(int(name.split()[1]), ranks=ranks, num_sms=NUM_SMS)
+        if "programs" in document:
+            program = program_from_json(document["programs"][name])
+        else:
+            seed = int(name.split()[1])
+            program = random_program(seed, ranks=ranks, num_sms=NUM_SMS, fan_out=True)
         timelines = [
             Timeline(name, document["gpu"], "measured", tuple(_span(item) for item in run))
             for run in runs

@@ -43,8 +43,12 @@ class _Draft:
     exchange: bool = False
 
 
-def random_program(seed: int, *, ranks: int, num_sms: int) -> Program:
-    """Two to three streams of three to eleven kernels, their events, and exchanges with two ranks."""
+def random_program(seed: int, *, ranks: int, num_sms: int, fan_out: bool = False) -> Program:
+    """Two to three streams of three to eleven kernels, their events, and exchanges with two ranks.
+
+    Streams start one after another, each released by the timer of the one before; with `fan_out` the
+    gate releases them all, which a GPU does one by one, microseconds apart.
+    """
     rng = random.Random(seed)
     streams = (
         Stream("main"),
@@ -63,7 +67,7 @@ def random_program(seed: int, *, ranks: int, num_sms: int) -> Program:
         for name in ("gate", *(draft.name for draft in order if draft.exchange))
     )
     classes = tuple(
-        RankClass((rank,), _steps(random.Random(seed * 64 + rank), order, edges, queues))
+        RankClass((rank,), _steps(random.Random(seed * 64 + rank), order, edges, queues, fan_out))
         for rank in range(ranks)
     )
     return Program(f"spin {seed}", streams, classes, exchanges)
@@ -117,6 +121,7 @@ def _steps(
     order: Sequence[_Draft],
     edges: Sequence[tuple[str, str]],
     queues: dict[str, list[_Draft]],
+    fan_out: bool,
 ) -> tuple[Step, ...]:
     """Gate, timers that stagger the streams, then the kernels with this rank's own times."""
     steps: list[Step] = [
@@ -125,9 +130,14 @@ def _steps(
         ),
         Record("gate", "main"),
     ]
+    released_by = "gate"
     for stream in [name for name, queue in queues.items() if queue and name != "main"]:
         timer = spin(1, rng.randint(20, 300) * US, smem_bytes=SMALL_BYTES)
-        steps += [Wait("gate", stream), Launch(_op(f"{stream}.timer", stream, timer), "cpp")]
+        name = f"{stream}.timer"
+        steps += [Wait(released_by, stream), Launch(_op(name, stream, timer), "cpp")]
+        if not fan_out:
+            steps.append(Record(name, stream))
+            released_by = name
     recorded = {producer for producer, _ in edges}
     for draft in order:
         for producer, consumer in edges:
