@@ -68,7 +68,7 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
     content["points"] = {
         "file": points_file,
         "held_seed": seed,
-        "errors": {held.name: round(held.median, 4) for held in kernels},
+        "errors": between_errors(records.points, below, profile),
         "clocks": _clocks(records),
         "source": source,
     }
@@ -102,7 +102,19 @@ def _add_figures(content: dict[str, Any], records: Records, source: str) -> None
     if records.gaps_ns:
         content["gaps"] = {**records.gaps_ns, "source": source}
     if records.host_ns:
-        content["host"] = {"ns": dict(records.host_ns), "source": source}
+        content["host"] = {"ns": host_costs(records.host_ns), "source": source}
+
+
+def host_costs(measured: Mapping[str, int]) -> dict[str, int]:
+    """Host costs by kind or class. A whole normal-mode call is shared out over the launches that it
+    stands for: a combine is a notify and a transfer; a dispatch is a layout and a transfer more."""
+    costs = dict(measured)
+    call = costs.pop("dispatch_call", 0)
+    if "combine" in costs:
+        costs["combine"] = costs["notify"] = costs["combine"] // 2
+    if call:
+        costs["layout"] = costs["dispatch"] = max(0, call - costs.get("notify", 0)) // 2
+    return costs
 
 
 def _clocks(records: Records) -> str:
@@ -122,11 +134,13 @@ def _clocks(records: Records) -> str:
 def _add_footprints(content: dict[str, Any], records: Records, profile: ProfileFile) -> None:
     """What one CTA of each measured kind takes of an SM; figures that no SM offers are left out."""
     for kind, footprint in sorted(records.footprints.items()):
-        taken = {name: footprint[name] for name in RESOURCES}
+        taken: dict[str, Any] = {name: footprint[name] for name in RESOURCES}
         offered = {name: getattr(profile.sm, name) for name in RESOURCES}
         if kind not in profile.kernels or not taken["threads"]:
             continue
-        if all(taken[name] <= offered[name] for name in RESOURCES):
+        if kind in ("combine_send", "combine_recv"):
+            taken["ctas"] = "experts_or_tokens"
+        if all(footprint[name] <= offered[name] for name in RESOURCES):
             content.setdefault("kernels", {}).setdefault(kind, {}).update(taken)
 
 
@@ -202,12 +216,31 @@ def _pair(fit: Fit) -> dict[str, float]:
     return {"c0": _rounded(fit.value("c0")), "c1": _rounded(fit.value("c1"))}
 
 
+def between_errors(
+    points: Iterable[MeasuredPoint], below: Costs, profile: ProfileFile
+) -> dict[str, float]:
+    """By kind: median error of the points that were not held out, each read from the others around it."""
+    kept = [point for point in points if not point.held]
+    costs = PointCosts(below, kept, grids_of(profile), {})
+    errors: dict[str, list[float]] = {}
+    for point in kept:
+        error = costs.left_out(point)
+        if error is not None:
+            errors.setdefault(point.work.kind, []).append(error)
+    return {kind: round(median(values), 4) for kind, values in sorted(errors.items())}
+
+
+def grids_of(profile: ProfileFile) -> dict[str, Grid]:
+    """How each kind is launched."""
+    return {k: Grid(kind=entry.grid, gang=entry.gang) for k, entry in profile.kernels.items()}
+
+
 def held_out_kernels(
     points: Iterable[MeasuredPoint], below: Costs, profile: ProfileFile
 ) -> tuple[HeldOut, ...]:
     """Errors of the points held out, each read from those that were kept, by kind of work."""
     points = tuple(points)
-    grids = {k: Grid(kind=entry.grid, gang=entry.gang) for k, entry in profile.kernels.items()}
+    grids = grids_of(profile)
     costs = PointCosts(below, (p for p in points if not p.held), grids, {})
     errors: dict[str, list[float]] = {}
     for point in points:

@@ -25,10 +25,15 @@ def _ctas(work: Work, grid: Grid, entry: KernelKind, sms: int) -> int:
         return 1
     if entry.ctas == "num_sms":
         return budget if grid.sm_budget else min(sizes.get("num_sms", budget), budget)
-    if entry.ctas == "experts":
+    if entry.ctas in ("experts", "experts_or_tokens"):
         experts = max(1, sizes["experts"])
         per_cta = -(-experts // budget)
-        return -(-experts // per_cta)
+        ctas = -(-experts // per_cta)
+        if entry.ctas == "experts_or_tokens":
+            # Tokens are summed whole by a CTA each, by as few to a CTA as the SMs allow.
+            tokens = max(1, sizes["tokens"])
+            ctas = max(ctas, -(-tokens // -(-tokens // budget)))
+        return ctas
     if entry.ctas == "tiles":
         count = tiles(work)
     elif entry.ctas == "rows":

@@ -139,12 +139,17 @@ class Interference:
 @dataclass(frozen=True, slots=True)
 class HostCosts:
     """Host nanoseconds by class of launch or work (`torch`, `triton`, `cpp`, `deepep`, `event`,
-    `vote`, `split_metadata`, ...). Unknown classes are an error, not a default."""
+    `vote`, `split_metadata`, ...), or by kind of work where that was measured. Unknown classes are an
+    error, not a default."""
 
     by_class: tuple[tuple[str, int], ...]
 
-    def ns(self, host_class: str) -> int:
-        """Cost of one call of this class; KeyError with the known ones."""
+    def ns(self, host_class: str, kind: str = "") -> int:
+        """Cost of one call of this class, or of a launch of this kind of work where there is a figure;
+        KeyError with the known ones."""
+        for name, cost in self.by_class:
+            if kind and name == kind:
+                return cost
         for name, cost in self.by_class:
             if name == host_class:
                 return cost

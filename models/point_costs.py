@@ -13,6 +13,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from models.machine import Cost, CostLabel, Costs, Footprint
 from models.measured import MeasuredPoint
@@ -90,7 +91,7 @@ class PointCosts:
         self._base = base
         self._grids = grids
         self._errors = errors
-        self._spread: dict[str, float] = {}
+        self._spreads: dict[str, list[float]] = {}
         self._ratios: dict[tuple[tuple[object, ...], Coordinates], list[float]] = {}
         self._series: dict[tuple[object, ...], dict[Coordinates, float]] = {}
         for point in points:
@@ -109,9 +110,22 @@ class PointCosts:
         """CTAs and resources of the launch."""
         return self._base.footprint(work, grid)
 
+    def left_out(self, point: MeasuredPoint) -> float | None:
+        """Relative error of a point of this table when it is read from the others; None where it lies
+        beyond them."""
+        work, grid = point.work, self._grids[point.work.kind]
+        series = series_of(work)
+        at = (*series.at, math.log(self._held(work, grid, point.sms)))
+        rest = {place: v for place, v in self._series[series.family].items() if place != at}
+        if not rest:
+            return None
+        reading = _read(rest, at)
+        ns = self._base.alone(work, grid, point.sms).ns * math.exp(reading.value)
+        return None if reading.where == "outside" else abs(ns / point.ns - 1.0)
+
     def _price(self, work: Work, grid: Grid, sms: int) -> Cost:
         below = self._base.alone(work, grid, sms)
-        if work.kind not in self._spread:
+        if work.kind not in self._spreads:
             return below
         series = series_of(work)
         values = self._series.get(series.family)
@@ -122,7 +136,7 @@ class PointCosts:
         return Cost(ns, _LABELS[reading.where], self._error(work.kind, reading.where, below))
 
     def _error(self, kind: str, where: Where, below: Cost) -> float:
-        spread = self._spread[kind]
+        spread = median(self._spreads[kind])
         if where == "point":
             return spread
         between = max(spread, self._errors.get(kind, below.rel_error))
@@ -136,7 +150,7 @@ class PointCosts:
         ratios = self._ratios.setdefault((series.family, at), [])
         ratios.append(math.log(point.ns / expected))
         self._series.setdefault(series.family, {})[at] = sum(ratios) / len(ratios)
-        self._spread[work.kind] = max(self._spread.get(work.kind, 0.0), point.spread / 2)
+        self._spreads.setdefault(work.kind, []).append(point.spread / 2)
 
     def _held(self, work: Work, grid: Grid, sms: int) -> int:
         """SMs that make a difference: a launch of few CTAs is no faster on more SMs."""

@@ -240,7 +240,8 @@ def _machine(
 def _costs(
     profile: ProfileFile, layers: tuple[Layer, ...], tables: Mapping[str, tuple[Point, ...]]
 ) -> Costs:
-    """Measured points over tables and forms, where the profile has points."""
+    """Measured points over tables and forms, where the profile has points. Those held out took part in
+    no fit and no error, which are stated by now; as times they count like the others."""
     costs = ProfileCosts(profile, tables)
     if profile.points is None:
         return costs
@@ -248,8 +249,7 @@ def _costs(
     grids = {
         kind: Grid(kind=entry.grid, gang=entry.gang) for kind, entry in profile.kernels.items()
     }
-    kept = (point for point in points if not point.held)
-    return PointCosts(costs, kept, grids, profile.points.errors)
+    return PointCosts(costs, points, grids, profile.points.errors)
 
 
 def _points_path(file: str, layers: tuple[Layer, ...]) -> Path:

@@ -112,12 +112,15 @@ class KernelKind(Section):
     """How a library launches a kernel kind, and what one CTA takes.
 
     `ctas`: `sms` (persistent: one per SM, at most one per tile), `rows` or `elements` (so many per
-    `per_cta`), `tokens`, `num_sms` (of the exchange), `experts` (low latency), `one`.
+    `per_cta`), `tokens`, `num_sms` (of the exchange), `experts` (low latency; `experts_or_tokens`: at least one for each
+    token that a combine sums), `one`.
     """
 
     grid: GridKind
     gang: bool = False
-    ctas: Literal["sms", "tiles", "rows", "elements", "num_sms", "experts", "one"]
+    ctas: Literal[
+        "sms", "tiles", "rows", "elements", "num_sms", "experts", "experts_or_tokens", "one"
+    ]
     per_cta: Count = 1
     threads: Count
     registers: Whole

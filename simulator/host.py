@@ -65,7 +65,7 @@ class Host:
         """Spend the host's time of one step and hand it to its stream."""
         match step:
             case Launch(op, host_class):
-                self._spend(host_class)
+                self._spend(op.work.kind if op.work.kind in self._costs else host_class)
                 kernel = self.device.kernel(op, index, self.time, self._graph)
                 kernel.blocked_by = self._blocked_by
                 self._stream(op.stream).push(kernel)

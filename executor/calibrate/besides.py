@@ -21,7 +21,6 @@ from executor.calibrate.subjects import (
     exchange_subject,
     stream_subject,
 )
-from executor.gate import Gate
 from executor.peers import gathered
 from executor.production_setup import Session
 from scenarios import load
@@ -70,10 +69,10 @@ class BesideBench:
 
     def _pair(self, session: Session, other: Subject, exchange: Subject) -> list[Record]:
         with Watch(self.reader) as watch:
-            counts = self._counts(session.gate, other, exchange)
-            before = self._alone(session.gate, other, exchange, counts)
-            beside = timeline(session.gate, (other, counts[0]), (exchange, counts[1]))
-            after = self._alone(session.gate, other, exchange, counts)
+            counts = self._counts(session, other, exchange)
+            before = self._alone(session, other, exchange, counts)
+            beside = timeline(session, (other, counts[0]), (exchange, counts[1]))
+            after = self._alone(session, other, exchange, counts)
         slowed = slowdowns((before[0], after[0]), (before[1], after[1]), *beside)
         alone_ns = [
             median(end - start for run in runs for start, end in run[1:])
@@ -103,27 +102,28 @@ class BesideBench:
             **state,
         }
 
-    def _counts(self, gate: Gate, other: Subject, exchange: Subject) -> tuple[int, int]:
+    def _counts(self, session: Session, other: Subject, exchange: Subject) -> tuple[int, int]:
         """Calls of both loops that take about as long, from rank 0's times; this also warms them up."""
-        single = self._alone(gate, other, exchange, (WARM_CALLS, WARM_CALLS))
+        single = self._alone(session, other, exchange, (WARM_CALLS, WARM_CALLS))
         times = [median(end - start for start, end in calls[1:]) for calls in single]
         mine = tuple(calls_for(ns, TOTAL_NS, MOST_CALLS) for ns in times)
         counts: tuple[int, int] = gathered(mine)[0]
         return counts
 
     def _alone(
-        self, gate: Gate, other: Subject, exchange: Subject, counts: tuple[int, int]
+        self, session: Session, other: Subject, exchange: Subject, counts: tuple[int, int]
     ) -> tuple[list[Interval], list[Interval]]:
-        first, _ = timeline(gate, (other, counts[0]), (exchange, 0))
-        _, second = timeline(gate, (other, 0), (exchange, counts[1]))
+        first, _ = timeline(session, (other, counts[0]), (exchange, 0))
+        _, second = timeline(session, (other, 0), (exchange, counts[1]))
         return first, second
 
 
 def timeline(
-    gate: Gate, first: tuple[Subject, int], second: tuple[Subject, int]
+    session: Session, first: tuple[Subject, int], second: tuple[Subject, int]
 ) -> tuple[list[Interval], list[Interval]]:
     """Intervals in ns of the calls of two loops on two streams, both released by the gate."""
-    streams = (torch.cuda.Stream(), torch.cuda.Stream())
+    gate = session.gate
+    streams = (session.pool.stream("main", 0), session.pool.stream("alt", 0))
     torch.cuda.synchronize()
     gate.launch(streams[0], SLEEP_NS)
     origin = torch.cuda.Event(enable_timing=True)

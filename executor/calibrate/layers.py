@@ -28,14 +28,16 @@ from executor.libraries import DeepEp
 from executor.peers import gathered
 from executor.production import Production
 from executor.production_setup import Session, kernels_for, open_session
+from executor.small_kernels import quantise
 from models.deployment import Deployment
-from schedules.program import Launch, Op, Program
+from schedules.program import Op, Program
 
 WARM_UPS = 2
 REPEATS = 6
 HOST_RUNS = 2
+CALLS = 8
 # The gate's sleep hides the host: it launches a program of some hundred kernels meanwhile.
-SLEEP_NS = 5_000_000
+SLEEP_NS = 12_000_000
 
 
 @dataclass
@@ -78,6 +80,8 @@ class Sessions:
             max_tokens=deployment.a2a.max_dispatch_tokens_per_rank,
             most_sms=self.most_sms,
         )
+        if deployment.a2a.mode == "normal":
+            other.pool.adopt("comm", exchange.comm_stream)
         return replace(other, deployment=deployment, exchange=exchange)
 
 
@@ -105,6 +109,8 @@ class LayerBench:
         host = [
             record for _ in range(HOST_RUNS) for record in host_costs(case.program, kernels, rank)
         ]
+        if case.deployment.a2a.mode == "normal":
+            host += dispatch_call(session, case)
         with Watch(self.reader) as watch:
             runs = self._profiled(case, kernels)
         return self._records(case, runs, watch.state) + host
@@ -149,31 +155,46 @@ def traced(run: Callable[[], None]) -> list[Mapping[str, Any]]:
 
 
 def host_costs(program: Program, kernels: Production, rank: int) -> list[Record]:
-    """What each launch of one run cost the host, by class; whole normal-mode calls, which wait for the
-    peers' counts, are left out."""
+    """What each launch of one run cost the host, by kind of work; a call that waits for the peers'
+    counts is left out here and timed by itself."""
     timer = HostTimer(kernels)
     execute(program, timer, rank=rank)
-    classes = {
-        step.op.name: step.host_class
-        for step in program.rank_class(rank).steps
-        if isinstance(step, Launch) and step.op.role not in ("whole", "notify")
-    }
-    costs: dict[str, list[int]] = {}
-    for name, ns in timer.launches:
-        if name in classes and not name.endswith("layout"):
-            costs.setdefault(classes[name], []).append(ns)
+    costs: dict[str, list[int]] = {"event": timer.events} if timer.events else {}
+    for op, ns in timer.launches:
+        if op.role not in ("whole", "notify") or op.work.kind == "combine":
+            costs.setdefault(op.work.kind, []).append(ns)
+    costs.pop("layout", None)
     return [
         {"what": "host", "class": name, "ns": sorted(values)[len(values) // 2]}
         for name, values in sorted(costs.items())
     ]
 
 
+def dispatch_call(session: Session, case: Case) -> list[Record]:
+    """Host time of a whole normal-mode dispatch on an idle GPU, which answers the count wait at once."""
+    rank = session.rank
+    ids = torch.as_tensor(case.routing.ids[rank]).to(device="cuda", dtype=torch.int64)
+    x = torch.randn(ids.shape[0], case.deployment.model.hidden_size, device="cuda")
+    packed = quantise(x.to(torch.bfloat16), column_major=False)
+    weights = torch.rand(ids.shape, dtype=torch.float32, device="cuda")
+    times = []
+    for _ in range(CALLS):
+        torch.cuda.synchronize()
+        gathered(None)
+        began = time.perf_counter_ns()
+        session.exchange.dispatch(packed, ids.contiguous(), weights, on_comm=False)
+        times.append(time.perf_counter_ns() - began)
+    torch.cuda.synchronize()
+    return [{"what": "host", "class": "dispatch_call", "ns": sorted(times)[CALLS // 4]}]
+
+
 class HostTimer:
-    """A kernel set that passes every call on, and notes how long each launch kept the host."""
+    """A kernel set that passes every call on, and notes how long launches and events kept the host."""
 
     def __init__(self, kernels: KernelSet) -> None:
         self._kernels = kernels
-        self.launches: list[tuple[str, int]] = []
+        self.launches: list[tuple[Op, int]] = []
+        self.events: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernels, name)
@@ -182,4 +203,10 @@ class HostTimer:
         """Launch and note."""
         began = time.perf_counter_ns()
         self._kernels.launch(op)
-        self.launches.append((op.name, time.perf_counter_ns() - began))
+        self.launches.append((op, time.perf_counter_ns() - began))
+
+    def record(self, event: str, stream: str) -> None:
+        """Record and note."""
+        began = time.perf_counter_ns()
+        self._kernels.record(event, stream)
+        self.events.append(time.perf_counter_ns() - began)

@@ -37,6 +37,8 @@ LEVELS: Mapping[str, tuple[int | None, int]] = {
     "full": (0, 75),
 }
 IDLE_ROUNDS = 1600
+# A low-latency kernel has at most one CTA on each SM of an H100 or H200.
+MOST_CTAS = 132
 ELEMENTS = 16384
 
 
@@ -177,9 +179,10 @@ def _normal_call(
 def _low_latency_call(
     session: Session, name: str, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> tuple[Callable[[], Any], int]:
-    """The call, send and receive in one kernel, and its CTAs: an SM for each few experts."""
+    """The call, send and receive in one kernel, and its CTAs: one for each expert, and at least one for
+    each token that a combine sums."""
     exchange = session.exchange
-    sms = min(132, exchange.num_experts)
+    sms = min(MOST_CTAS, exchange.num_experts)
 
     def dispatch() -> Any:
         return exchange.buffer.low_latency_dispatch(
@@ -190,6 +193,7 @@ def _low_latency_call(
         return dispatch, sms
     received, _, handle, _, _ = dispatch()
     back = torch.randn_like(received[0], dtype=torch.bfloat16)
+    sms = min(MOST_CTAS, max(sms, x.shape[0]))
     return lambda: exchange.buffer.low_latency_combine(back, ids, weights, handle), sms
 
 

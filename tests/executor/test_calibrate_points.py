@@ -92,7 +92,7 @@ def run(name: str, start_ns: float, ns: float) -> Run:
     return Run(name, start_ns, start_ns + ns, 7, 20, 768, 65536, 0)
 
 
-def test_an_op_of_several_kernels_takes_their_sum_and_the_least_gap() -> None:
+def test_an_op_of_several_kernels_takes_their_sum_whatever_the_host_did_between() -> None:
     op = gemm_op("L0.topk")
     repeats: list[tuple[Run, ...]] = [
         (run("cast", 0, 1000), run("sort", 3000, 2000)),
@@ -100,7 +100,7 @@ def test_an_op_of_several_kernels_takes_their_sum_and_the_least_gap() -> None:
         (run("cast", 0, 1400), run("sort", 9000, 2000)),
     ]
     times = times_by_op({"L0.topk": repeats}, {"L0.topk": op})
-    assert times["L0.topk"] == [3800, 3800, 4200]
+    assert times["L0.topk"] == [4000, 4000, 4400]
 
 
 def test_kernels_of_one_library_call_are_told_apart() -> None:
