@@ -52,13 +52,10 @@ def paths_html(paths: Part) -> str:
 
 def slots_html(slots: Part) -> str:
     """Figure 2: rows by rank, with the ids of the layout in use, and the token picker."""
-    columns = slots["experts_per_rank"] + 1
-    shown = _shown(columns)
-    head = [
-        "rank",
-        *(("…" if k is None else "shared" if k == columns - 1 else f"row {k}") for k in shown),
-    ]
-    body = "".join(_rank_html(rank, shown, columns, slots["layout"]) for rank in slots["ranks"])
+    routed = slots["experts_per_rank"]
+    shown = _shown(routed + slots["shared"])
+    head = ["rank", *("…" if k is None else f"row {k}" if k < routed else "shared" for k in shown)]
+    body = "".join(_rank_html(rank, shown, routed, slots["layout"]) for rank in slots["ranks"])
     if slots["ep_size"] > len(slots["ranks"]):
         body += f'<tr><th scope="row" class="refused">{slots["ep_size"]} ranks in all</th></tr>'
     picker = (
@@ -76,15 +73,15 @@ def _shown(columns: int) -> list[int | None]:
     return [*range(_SLOTS_SHOWN - 4), None, columns - 2, columns - 1]
 
 
-def _rank_html(rank: Part, shown: list[int | None], columns: int, layout: str) -> str:
+def _rank_html(rank: Part, shown: list[int | None], routed: int, layout: str) -> str:
     cells = []
     for k in shown:
         if k is None:
             cells.append("<td>…</td>")
             continue
-        expert = "shared" if k == columns - 1 else str(rank["experts"][k])
+        expert = "shared" if k == routed else str(rank["experts"][k])
         id_ = rank["ids"][layout][k]
-        kind = ' class="shared"' if k == columns - 1 else ""
+        kind = ' class="shared"' if k == routed else ""
         cells.append(f'<td{kind} data-id="{id_}">{expert}<br><small>{id_}</small></td>')
     return f'<tr><th scope="row">rank {rank["rank"]}</th>{"".join(cells)}</tr>'
 

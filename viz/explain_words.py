@@ -34,6 +34,11 @@ def paths_words(paths: Part) -> str:
 
 def slots_words(slots: Part) -> str:
     """Two or three sentences about figure 2."""
+    if not slots["shared"]:
+        return (
+            f"Each of the {slots['ep_size']} ranks holds {slots['experts_per_rank']} routed experts. The "
+            "model has no shared expert, so there is nothing to fuse and both layouts are the same."
+        )
     other = "global" if slots["layout"] == "per_rank" else "per_rank"
     names = {"global": "global", "per_rank": "per-rank"}
     return (

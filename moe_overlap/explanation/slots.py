@@ -18,16 +18,16 @@ _TOKENS_SHOWN = 32
 def slots(resolved: Resolved) -> dict[str, Any]:
     """Rows and ids of both layouts on the first ranks and the last one, and the first tokens of rank 0.
 
-    `layout` is the one that the all-to-all backend uses. A token's `routed` are physical experts after
+    `shared` is the number of fused rows per rank, 0 where the model has no shared expert. `layout` is the one that the all-to-all backend uses. A token's `routed` are physical experts after
     redundancy; `global_ids` and `per_rank_ids` are what is dispatched, the shared slot last;
     `waterfill_rank` is None where Waterfill cannot run, with its reason.
     """
     deployment = resolved.deployment
     model, ep_size = deployment.model, deployment.ep_size
-    per_rank = deployment.experts_per_rank
+    per_rank, shared = deployment.experts_per_rank, min(1, model.n_shared_experts)
     layouts = {
-        "global": Slots("global", ep_size, per_rank, 1),
-        "per_rank": Slots("per_rank", ep_size, per_rank, 1),
+        "global": Slots("global", ep_size, per_rank, shared),
+        "per_rank": Slots("per_rank", ep_size, per_rank, shared),
     }
     shown = [*range(min(ep_size, _RANKS_SHOWN))]
     if ep_size > _RANKS_SHOWN:
@@ -35,6 +35,7 @@ def slots(resolved: Resolved) -> dict[str, Any]:
     weight = shared_weight(model.routed_scaling_factor, folded=False)
     return {
         "layout": slot_layout(deployment.a2a.backend),
+        "shared": shared,
         "ep_size": ep_size,
         "experts_per_rank": per_rank,
         "shared_weight": {"per_rank": weight, "global": weight / ep_size},
@@ -81,6 +82,8 @@ def _tokens(resolved: Resolved, layouts: dict[str, Slots]) -> list[dict[str, Any
 
 def _waterfill(resolved: Resolved) -> tuple[Any, str | None]:
     """The rank that Waterfill gives the shared copy of each token of rank 0, or why it cannot."""
+    if not resolved.deployment.model.n_shared_experts:
+        return None, "the model has no shared expert"
     try:
         return waterfill_ranks(resolved.routing)[0], None
     except InputError as error:

@@ -142,3 +142,16 @@ def test_checkpoint_figure_says_whether_the_shared_expert_fits(
     html = render(explanation_page(found.document, found.timelines))
     assert f"<h2>6. Checkpoint</h2><p>made stores {len(tensors)} tensors" in html
     assert verdict in html
+
+
+def test_a_model_without_a_shared_expert_has_no_shared_row() -> None:
+    document = explain(
+        load("qwen3-30b-h100-ep8-prefill", ["phase.prefill.tokens_per_rank=512"])
+    ).document
+    slots = document["slots"]
+    assert slots["shared"] == 0
+    for rank in slots["ranks"]:
+        assert rank["ids"]["global"] == rank["ids"]["per_rank"] == rank["experts"]
+    assert "no shared expert" in slots_words(slots)
+    assert document["paths"]["fused"] is None
+    assert {row["kernels"] for row in document["gains"]["rows"]} == {"unfused"}

@@ -13,19 +13,20 @@ function showToken(slots, token) {
   const body = document.querySelector("#token tbody");
   const home = slots.layout === "global" ? "all" : !token.waterfill_rank ? 0 : `0 or ${token.waterfill_rank}`;
   const weight = (name) => Number(slots.shared_weight[name].toPrecision(4));
+  const last = (cell) => (slots.shared ? [cell] : []);
   const rows = [
-    ["expert chosen", [...token.routed, "shared"]],
-    ["rank that holds it", [...token.ranks, home]],
+    ["expert chosen", [...token.routed, ...last("shared")]],
+    ["rank that holds it", [...token.ranks, ...last(home)]],
     ["id, global layout", token.global_ids],
     ["id, per-rank layout", token.per_rank_ids],
-    ["weight, global layout", [...token.routed.map(() => "w"), weight("global")]],
-    ["weight, per-rank layout", [...token.routed.map(() => "w"), weight("per_rank")]],
+    ["weight, global layout", [...token.routed.map(() => "w"), ...last(weight("global"))]],
+    ["weight, per-rank layout", [...token.routed.map(() => "w"), ...last(weight("per_rank"))]],
   ];
   if (token.waterfill_rank !== null) {
     const id = token.waterfill_rank * (slots.experts_per_rank + 1) + slots.experts_per_rank;
     rows.push(["id with Waterfill", [...token.per_rank_ids.slice(0, -1), id]]);
   }
-  body.replaceChildren(...rows.map(([title, cells]) => slotRow(title, cells, true)));
+  body.replaceChildren(...rows.map(([title, cells]) => slotRow(title, cells, slots.shared)));
   const picked = new Set(slots.layout === "global" ? token.global_ids : token.per_rank_ids);
   for (const cell of document.querySelectorAll("#slots td[data-id]")) cell.classList.toggle("picked", picked.has(Number(cell.dataset.id)));
 }
