@@ -31,7 +31,8 @@ MOST_SMS = 32
 
 @dataclass(frozen=True)
 class Options:
-    """What to calibrate: records file, GPUs, scenarios by phase, time, seed of weights."""
+    """What to calibrate: records file, GPUs, scenarios by phase, time, seed of weights. GEMMs are
+    compiled ahead unless DeepGEMM's cache holds them already."""
 
     records: Path
     ranks: int
@@ -39,6 +40,7 @@ class Options:
     minutes: float
     quick: bool = False
     seed: int = 0
+    compile_ahead: bool = True
 
 
 def calibrate_gpus(options: Options, report: Callable[[Progress], None]) -> tuple[str, ...]:
@@ -48,9 +50,11 @@ def calibrate_gpus(options: Options, report: Callable[[Progress], None]) -> tupl
     tasks = plan(quick=options.quick)
     store = Store(options.records)
     missing = [task for task in tasks if task.name not in store.done]
-    report(Progress(0, len(tasks), "compiling GEMMs ahead"))
-    jobs = gemms_of(missing, options.scenarios, options.ranks)
-    problems = compile_all(jobs, options.ranks) if jobs else ()
+    problems: tuple[str, ...] = ()
+    if options.compile_ahead and missing:
+        report(Progress(0, len(tasks), "compiling GEMMs ahead"))
+        jobs = gemms_of(missing, options.scenarios, options.ranks)
+        problems = compile_all(jobs, options.ranks) if jobs else ()
     left = options.minutes - (time.monotonic() - began) / 60.0
     return (*problems, *_ranks(options, left, report))
 

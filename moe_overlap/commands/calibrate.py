@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -37,6 +37,13 @@ SeedOption = Annotated[
 PrefillOption = Annotated[
     str, typer.Option("--prefill", help="Scenario whose prefill layers are measured.")
 ]
+CompileOption = Annotated[
+    bool,
+    typer.Option(
+        "--compile/--no-compile",
+        help="Compile GEMMs ahead, in many processes; not needed when DeepGEMM's cache has them.",
+    ),
+]
 DecodeOption = Annotated[
     str, typer.Option("--decode", help="Scenario whose decode layers are measured.")
 ]
@@ -51,7 +58,14 @@ def calibrate(
     records: RecordsOption = None,
     seed: SeedOption = 0,
     prefill: PrefillOption = "deepseek-v3-h200-ep2-prefill",
-    decode: DecodeOption = "deepseek-v3-h200-ep2-decode",
+    decode: CompileOption = Annotated[
+    bool,
+    typer.Option(
+        "--compile/--no-compile",
+        help="Compile GEMMs ahead, in many processes; not needed when DeepGEMM's cache has them.",
+    ),
+]
+DecodeOption = "deepseek-v3-h200-ep2-decode",
 ) -> None:
     """Measure this machine's GPUs and write their hardware profile."""
     from moe_overlap.output import stdout, writable
@@ -62,7 +76,7 @@ def calibrate(
     failed: tuple[str, ...] = ()
     if minutes:
         scenarios = {"prefill": prefill, "decode": decode}
-        failed = _measured(store, gpus, scenarios, minutes, quick, seed)
+        failed = _measured(store, gpus, Asked(scenarios, minutes, quick, seed, compile_ahead))
     made = _fitted(store, target, base, seed)
     target.write_text(made.profile, encoding="utf-8")
     target.with_name(made.points_file).write_text(made.points, encoding="utf-8")
@@ -81,14 +95,17 @@ def _require_fit_library() -> None:
         )
 
 
-def _measured(
-    store: Path,
-    gpus: int,
-    scenarios: dict[str, str],
-    minutes: float,
-    quick: bool,
-    seed: int,
-) -> tuple[str, ...]:
+class Asked(NamedTuple):
+    """What to measure, for how long."""
+
+    scenarios: dict[str, str]
+    minutes: float
+    quick: bool
+    seed: int
+    compile_ahead: bool
+
+
+def _measured(store: Path, gpus: int, asked: Asked) -> tuple[str, ...]:
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
@@ -109,7 +126,7 @@ def _measured(
             f"this machine has {torch.cuda.device_count()}"
         )
     began = time.monotonic()
-    options = Options(store, ranks, scenarios, minutes, quick, seed)
+    options = Options(store, ranks, *asked)
     with progress() as report:
 
         def told(state: Progress) -> None:
