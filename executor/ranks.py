@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import queue
 import socket
+import tempfile
 from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from executor.execute import execute
@@ -92,23 +95,28 @@ def _as_rank(job: Job, rank: int, world_size: int) -> Measured:
 
 
 def _start(job: Job) -> Measured:
-    """A process a rank; the first to fail ends the others."""
+    """A process a rank; the first to fail ends the others. The job travels in a file: a process that
+    dies before it has read a large argument from its pipe would block this one for ever."""
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
     world_size, port = job.deployment.ep_size, _free_port()
-    processes = [
-        context.Process(target=_rank_process, args=(job, rank, world_size, port, results))
-        for rank in range(world_size)
-    ]
-    for process in processes:
-        process.start()
-    try:
-        return _await(processes, results)
-    finally:
-        for process in processes:
-            if process.is_alive():
-                process.terminate()
-            process.join(10)
+    with tempfile.TemporaryDirectory() as folder:
+        parcel = Path(folder) / "job"
+        parcel.write_bytes(pickle.dumps(job))
+        processes = [
+            context.Process(target=_rank_process, args=(parcel, rank, world_size, port, results))
+            for rank in range(world_size)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            return _await(processes, results)
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+                if process.pid is not None:
+                    process.join(10)
 
 
 def _await(processes: Sequence[BaseProcess], results: Any) -> Measured:
@@ -127,8 +135,9 @@ def _await(processes: Sequence[BaseProcess], results: Any) -> Measured:
         return outcome  # type: ignore[no-any-return]
 
 
-def _rank_process(job: Job, rank: int, world_size: int, port: int, results: Any) -> None:
+def _rank_process(parcel: Path, rank: int, world_size: int, port: int, results: Any) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
+    job: Job = pickle.loads(parcel.read_bytes())
     try:
         measured = _as_rank(job, rank, world_size)
     except ExecutorError as error:
