@@ -58,14 +58,8 @@ def calibrate(
     records: RecordsOption = None,
     seed: SeedOption = 0,
     prefill: PrefillOption = "deepseek-v3-h200-ep2-prefill",
-    decode: CompileOption = Annotated[
-    bool,
-    typer.Option(
-        "--compile/--no-compile",
-        help="Compile GEMMs ahead, in many processes; not needed when DeepGEMM's cache has them.",
-    ),
-]
-DecodeOption = "deepseek-v3-h200-ep2-decode",
+    decode: DecodeOption = "deepseek-v3-h200-ep2-decode",
+    compile_ahead: CompileOption = True,
 ) -> None:
     """Measure this machine's GPUs and write their hardware profile."""
     from moe_overlap.output import stdout, writable
