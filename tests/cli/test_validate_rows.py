@@ -1,0 +1,31 @@
+"""What `validate` says about gains, from timelines and repeats written by hand."""
+
+from __future__ import annotations
+
+from moe_overlap.commands.validate import lines, table_rows
+from schedules.timeline import Span, Timeline
+
+
+def timeline(end_ns: int) -> Timeline:
+    return Timeline("p", "m", "predicted", (Span("op", 0, "main", 0, 0, end_ns),))
+
+
+def test_gains_are_over_the_first_schedule_and_overlapping_repeats_decide_nothing() -> None:
+    predicted = {"sequential": timeline(1000), "baseline": timeline(990), "tbo": timeline(800)}
+    measured = {
+        "sequential": (1100, 1000, 1050),
+        "baseline": (1040, 1020, 1060),
+        "tbo": (900, 880, 950),
+    }
+    rows = {row.schedule: row for row in table_rows(predicted, measured)}
+    assert rows["tbo"].predicted_gain == 800 / 1000 - 1
+    assert rows["tbo"].measured_gain == 900 / 1050 - 1
+    assert rows["tbo"].error == 800 / 900 - 1
+    assert (rows["tbo"].call, rows["baseline"].call) == ("clear", "too close to call")
+    assert rows["sequential"].call == ""
+
+
+def test_the_worst_error_of_a_gain_is_named_in_points() -> None:
+    predicted = {"sequential": timeline(1000), "tbo": timeline(800)}
+    rows = table_rows(predicted, {"sequential": (1000,), "tbo": (900,)})
+    assert lines(rows)[-1] == "worst error of a gain: tbo, -10.0 points"
