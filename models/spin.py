@@ -32,7 +32,7 @@ def spin(
     smem_bytes: int = 204800,
     read_bytes: int = 0,
 ) -> Work:
-    """Work of `ctas` CTAs of `cta_ns` each; the default shared memory leaves one CTA per SM."""
+    """Work of `ctas` CTAs (tiles of a persistent grid) of `cta_ns` each; the default shared memory leaves one CTA per SM."""
     return work(
         "spin",
         read_bytes=read_bytes,
@@ -60,11 +60,11 @@ class SpinCosts:
     def footprint(self, work: Work, grid: Grid) -> Footprint:
         """All CTAs of a wave kernel; of a persistent one those that its budget lets be resident."""
         one = self._cta(work, 1)
-        ctas = work.dim("ctas")
-        if grid.kind != "wave":
-            sms = min(grid.enforced_budget or self.num_sms, self.num_sms)
-            ctas = min(ctas, sms * self.sm.ctas(one))
-        return replace(one, ctas=ctas)
+        tiles = work.dim("ctas")
+        if grid.kind == "wave":
+            return replace(one, ctas=tiles)
+        sms = min(grid.enforced_budget or self.num_sms, self.num_sms)
+        return replace(one, ctas=min(tiles, sms * self.sm.ctas(one)), tiles=tiles)
 
     @staticmethod
     def _cta(work: Work, ctas: int) -> Footprint:

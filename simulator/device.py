@@ -12,6 +12,7 @@ from simulator.held import Held
 from simulator.kernel import Kernel
 from simulator.placement import Room
 from simulator.prices import Prices
+from simulator.pulls import Pulls
 from simulator.rates import slowdowns
 from simulator.signals import Poll
 from simulator.waves import Waves
@@ -72,8 +73,11 @@ class Device:
 
     def kernel(self, op: Op, sequence: int, launched: int, graph: int) -> Kernel:
         """A launch of `op`, not yet ready."""
-        held = op.exchange is not None or op.polls is not None or op.grid.kind == "dynamic"
-        kernel = (Held if held else Waves)(op, self, sequence, launched, graph)
+        waits = op.exchange is not None or op.polls is not None
+        kind: type[Kernel] = Held if waits or op.grid.kind == "dynamic" else Waves
+        if kind is Held and not waits and self.prices.launched(op.work, op.grid).footprint.tiles:
+            kind = Pulls
+        kernel = kind(op, self, sequence, launched, graph)
         if op.raises is not None:
             self.raisers[op.raises] = kernel
         return kernel
@@ -122,7 +126,7 @@ class Device:
             kernel.place(fits, now)
         if not kernel.unplaced:
             self.queue.remove(kernel)
-        return fits == wanted
+        return fits == wanted or not kernel.unplaced
 
     def share(self, now: int) -> None:
         """Set the pace of every running kernel beside its present neighbours."""

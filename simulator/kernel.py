@@ -34,13 +34,38 @@ class Kernel:
     exchange's, "" for compute.
 
     `unplaced` CTAs still want room and `sms` hold some; `active` says whether it makes progress now.
+    `pieces` are what its work divides into: CTAs, or the tiles that CTAs pull.
     A kernel with more CTAs than SMs in its budget is `packed` on those SMs.
     """
 
     __slots__ = (
-        "active", "alone", "blocked_by", "device", "done", "end", "family", "footprint", "freed_by", "graph", "hbm_bytes",
-        "launched", "most_sms", "op", "order", "packed", "peak_sms", "per_sm", "queued", "ready", "sequence", "sms",
-        "stalls", "start", "unplaced", "width",
+        "active",
+        "alone",
+        "blocked_by",
+        "device",
+        "done",
+        "end",
+        "family",
+        "footprint",
+        "freed_by",
+        "graph",
+        "hbm_bytes",
+        "launched",
+        "most_sms",
+        "op",
+        "order",
+        "packed",
+        "peak_sms",
+        "per_sm",
+        "pieces",
+        "queued",
+        "ready",
+        "sequence",
+        "sms",
+        "stalls",
+        "start",
+        "unplaced",
+        "width",
     )  # fmt: skip
 
     def __init__(self, op: Op, device: Device, sequence: int, launched: int, graph: int) -> None:
@@ -55,7 +80,7 @@ class Kernel:
         self.footprint, self.per_sm, self.most_sms, self.alone = launched_as
         self.packed = self.footprint.ctas > self.most_sms < device.machine.num_sms
         self.hbm_bytes = op.work.hbm_bytes
-        self.unplaced = self.footprint.ctas
+        self.unplaced = self.pieces = self.footprint.ctas
         self.width = self.sms = self.peak_sms = 0
         self.start = self.end = -1
         self.active = False

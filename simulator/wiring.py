@@ -40,6 +40,7 @@ class Exchanges:
         self._gates: dict[tuple[str, str], Gate] = {}
         self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._ports: dict[tuple[int, tuple[int, ...], int | None], dict[Port, int]] = {}
+        self._into: dict[int, list[int]] = {}
 
     def named(self, name: str) -> Exchange:
         """The exchange called `name`; ValueError when the program has none."""
@@ -110,7 +111,9 @@ class Exchanges:
 
     def _arrivals(self, exchange: Exchange, ranks: Sequence[int]) -> dict[int, Arrival]:
         """Each simulated rank's share of the longest flight, by bytes that come from other ranks."""
-        into = _bytes_in(exchange.bytes)
+        into = self._into.get(id(exchange.bytes))
+        if into is None:
+            into = self._into[id(exchange.bytes)] = _bytes_in(exchange.bytes)
         longest = max(into, default=0)
         fabric = self._machine.fabric
         nodes = {fabric.node(rank) for rank in exchange.ranks}
@@ -128,7 +131,5 @@ class Exchanges:
 
 def _bytes_in(matrix: Traffic) -> list[int]:
     """Bytes that each position receives from others."""
-    return [
-        sum(row[target] for source, row in enumerate(matrix) if source != target)
-        for target in range(len(matrix))
-    ]
+    columns = zip(*matrix, strict=True)
+    return [sum(column) - column[target] for target, column in enumerate(columns)]

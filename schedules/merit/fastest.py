@@ -36,9 +36,8 @@ class Fastest:
         machine = self.machine
         footprint = machine.costs.footprint(work, grid)
         per_sm = machine.sm.ctas(footprint)
-        cta_ns = min(
-            ns / -(-footprint.ctas // (sms * per_sm)) for sms, ns in self._curve(work, grid)
-        )
+        pieces = footprint.tiles or footprint.ctas
+        cta_ns = min(ns / -(-pieces // (sms * per_sm)) for sms, ns in self._curve(work, grid))
         if grid.kind == "static":
             cta_ns *= min(1.0, machine.static_tail) ** 0.25
         taken = (footprint.threads, footprint.registers, footprint.smem_bytes, 1)
@@ -49,7 +48,7 @@ class Fastest:
             machine.sm.cta_slots,
         )
         return tuple(
-            footprint.ctas * cta_ns * part / (whole * machine.num_sms)
+            pieces * cta_ns * part / (whole * machine.num_sms)
             for part, whole in zip(taken, offered, strict=True)
         )
 

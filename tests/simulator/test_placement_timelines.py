@@ -164,10 +164,21 @@ def test_small_ctas_share_sms_with_large_ones() -> None:
 def test_a_dynamic_kernel_loses_only_the_share_of_the_sms_that_it_lacks() -> None:
     steps = [kernel("B", 24, 300, "alt"), kernel("A", 6600, 10, grid=DYNAMIC)]
     timeline = simulate(program(steps), machine())
-    # A holds 108 SMs until 300 (alone on 108: 62 rounds of 10 us), then 132 (50 rounds):
-    # 1 - 300 / 620 = 0.51613 is left, 258.065 us on 132 SMs.
-    assert times(timeline, "A") == (0.0, 558.065)  # 500 + 24 x 300 / 132 = 554.5 without rounding
+    # 108 CTAs pull 108 tiles every 10 us; 24 more join at 300 + 0.4. 6600 - 30 x 108 = 3360 tiles are
+    # left at 300; 25 rounds of 108 + 24 leave 60, which the first to look, at 550, finish at 560.
+    assert times(timeline, "A") == (0.0, 560.0)  # 500 + 24 x 300 / 132 = 554.5 without rounding
     assert span(timeline, "A").sms == 132
+    resident = next(c for c in timeline.counters if c.name == "sms_resident")
+    # 48 of the 108 find no tile at 550, the 24 at 550.4.
+    assert resident.points[-3:] == ((550_000, 84), (550_400, 60), (560_000, 0))
+
+
+def test_ctas_of_a_static_kernel_leave_after_their_last_tile() -> None:
+    # 150 tiles on 132 CTAs: 18 CTAs have two, the others leave at 50.
+    steps = [kernel("A", 150, 50, grid=STATIC), host(10), kernel("B", 24, 30, "alt", GANG)]
+    timeline = simulate(program(steps), machine())
+    assert times(timeline, "A") == (0.0, 100.0)
+    assert times(timeline, "B") == (50.4, 80.4)
 
 
 def test_even_one_cta_waits_for_the_end_of_a_persistent_kernel() -> None:
