@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from moe_overlap.explanation import Explanation, explain
+from moe_overlap.explanation.control import control
+from moe_overlap.explanation.gains import gains
+from moe_overlap.explanation.paths import two_paths
+from moe_overlap.explanation.slots import slots
 from scenarios import load
+from scenarios.resolve import resolve
 from tests.models.checkpoint_cases import ROUTED, config_of, expert_tensors, write
 from viz.explain import explanation_page
 from viz.explain_words import control_words, gains_words, overlap_words, paths_words, slots_words
@@ -24,7 +29,7 @@ def tiny() -> Explanation:
 
 @pytest.fixture(scope="module")
 def prefill() -> Explanation:
-    return explain(load(PREFILL, ["phase.prefill.tokens_per_rank=2048"]))
+    return explain(load(PREFILL, ["phase.prefill.tokens_per_rank=1024"]))
 
 
 def test_fusion_moves_the_shared_kernels_into_one_more_row(prefill: Explanation) -> None:
@@ -37,15 +42,15 @@ def test_fusion_moves_the_shared_kernels_into_one_more_row(prefill: Explanation)
 
 
 def test_slots_of_the_per_rank_layout_stand_at_the_end_of_each_rank(prefill: Explanation) -> None:
-    slots = prefill.document["slots"]
-    assert slots["layout"] == "per_rank"
-    assert slots["total_ids"] == {"global": 257, "per_rank": 264}
-    assert [rank["ids"]["per_rank"][-1] for rank in slots["ranks"]] == [
+    found = prefill.document["slots"]
+    assert found["layout"] == "per_rank"
+    assert found["total_ids"] == {"global": 257, "per_rank": 264}
+    assert [rank["ids"]["per_rank"][-1] for rank in found["ranks"]] == [
         33 * r + 32 for r in range(8)
     ]
-    assert {rank["ids"]["global"][-1] for rank in slots["ranks"]} == {256}
-    assert slots["shared_weight"] == {"per_rank": 0.4, "global": 0.05}
-    for token in slots["tokens"]:
+    assert {rank["ids"]["global"][-1] for rank in found["ranks"]} == {256}
+    assert found["shared_weight"] == {"per_rank": 0.4, "global": 0.05}
+    for token in found["tokens"]:
         assert token["per_rank_ids"][:-1] == [e + e // 32 for e in token["routed"]]
         assert token["per_rank_ids"][-1] == 32
         assert 0 <= token["waterfill_rank"] < 8
@@ -53,7 +58,7 @@ def test_slots_of_the_per_rank_layout_stand_at_the_end_of_each_rank(prefill: Exp
 
 def test_waterfill_keeps_the_copies_and_lowers_the_peak(prefill: Explanation) -> None:
     load_ = prefill.document["gains"]["load"]
-    assert sum(load_["home"]) == sum(load_["waterfill"]) == sum(load_["routed"]) + 8 * 2048
+    assert sum(load_["home"]) == sum(load_["waterfill"]) == sum(load_["routed"]) + 8 * 1024
     assert max(load_["waterfill"]) < max(load_["home"])
 
 
@@ -66,10 +71,9 @@ def test_waterfill_keeps_the_copies_and_lowers_the_peak(prefill: Explanation) ->
     ],
 )
 def test_control_and_its_words_follow_the_flag(setting: str, outcome: str, rule: str) -> None:
-    document = explain(load("tiny", [setting])).document
-    here = document["control"]["here"]
-    assert (here["outcome"], here["rule"]) == (outcome, rule)
-    assert f"the shared expert is {outcome}, by rule {rule}" in control_words(document["control"])
+    found = control(resolve(load("tiny", [setting])))
+    assert (found["here"]["outcome"], found["here"]["rule"]) == (outcome, rule)
+    assert f"the shared expert is {outcome}, by rule {rule}" in control_words(found)
 
 
 def test_exposed_time_and_yields_lie_on_the_timeline(tiny: Explanation) -> None:
@@ -98,8 +102,8 @@ def test_what_cannot_run_is_said(prefill: Explanation) -> None:
     assert set(prefill.document["overlap_refused"]) == {"sbo"}
     words = overlap_words(prefill.document["overlap"], prefill.document["overlap_refused"])
     assert "sbo cannot run here" in words
-    odd = explain(load("deepseek-v3-h100-ep72-decode", ["phase.decode.batch_per_rank=8"])).document
-    assert "Waterfill cannot run here" in gains_words(odd["gains"])
+    odd = resolve(load("deepseek-v3-h100-ep72-decode", ["phase.decode.batch_per_rank=8"]))
+    assert "Waterfill cannot run here" in gains_words(gains(odd))
 
 
 def test_words_state_the_documents_numbers(prefill: Explanation) -> None:
@@ -145,13 +149,10 @@ def test_checkpoint_figure_says_whether_the_shared_expert_fits(
 
 
 def test_a_model_without_a_shared_expert_has_no_shared_row() -> None:
-    document = explain(
-        load("qwen3-30b-h100-ep8-prefill", ["phase.prefill.tokens_per_rank=512"])
-    ).document
-    slots = document["slots"]
-    assert slots["shared"] == 0
-    for rank in slots["ranks"]:
+    resolved = resolve(load("qwen3-30b-h100-ep8-prefill", ["phase.prefill.tokens_per_rank=512"]))
+    found = slots(resolved)
+    assert found["shared"] == 0
+    for rank in found["ranks"]:
         assert rank["ids"]["global"] == rank["ids"]["per_rank"] == rank["experts"]
-    assert "no shared expert" in slots_words(slots)
-    assert document["paths"]["fused"] is None
-    assert {row["kernels"] for row in document["gains"]["rows"]} == {"unfused"}
+    assert "no shared expert" in slots_words(found)
+    assert two_paths(resolved)["fused"] is None
