@@ -12,7 +12,7 @@ def timeline(end_ns: int) -> Timeline:
 
 def test_gains_are_over_the_first_schedule_and_overlapping_repeats_decide_nothing() -> None:
     predicted = {"sequential": timeline(1000), "baseline": timeline(990), "tbo": timeline(800)}
-    measured = {
+    measured: dict[str, tuple[int, ...]] = {
         "sequential": (1100, 1000, 1050),
         "baseline": (1040, 1020, 1060),
         "tbo": (900, 880, 950),
