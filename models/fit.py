@@ -17,6 +17,7 @@ from models.work import GridKind, Work
 
 Vector = npt.NDArray[np.float64]
 _NORMAL_95 = 1.96
+_UNBOUND = 1e-8
 
 
 class MissingFitLibrary(RuntimeError):
@@ -181,12 +182,19 @@ def _least_squares(
 
 
 def _half_widths(jacobian: Vector, residuals: Vector) -> Vector:
-    freedom = len(residuals) - jacobian.shape[1]
-    if freedom <= 0:
-        return np.full(jacobian.shape[1], math.inf)
+    """95 % half widths; infinite for a coefficient that no residual depends on, and for all of them
+    where the rest cannot be told apart."""
+    half = np.full(jacobian.shape[1], math.inf)
+    norms = np.linalg.norm(jacobian, axis=0)
+    bound = norms > _UNBOUND * norms.max(initial=0.0)
+    active = jacobian[:, bound]
+    freedom = len(residuals) - active.shape[1]
+    if freedom <= 0 or not bound.any():
+        return half
+    scaled = active / norms[bound]
+    normal = scaled.T @ scaled
+    if np.linalg.cond(normal) > 1 / _UNBOUND:
+        return half
     variance = float(residuals @ residuals) / freedom
-    normal = jacobian.T @ jacobian
-    scale = np.diag(normal).max()
-    if scale <= 0 or np.linalg.matrix_rank(normal / scale, tol=1e-12) < len(normal):
-        return np.full(len(normal), math.inf)
-    return np.asarray(_NORMAL_95 * np.sqrt(np.diag(np.linalg.inv(normal)) * variance))
+    half[bound] = _NORMAL_95 * np.sqrt(np.diag(np.linalg.inv(normal)) * variance) / norms[bound]
+    return half

@@ -79,6 +79,8 @@ def test_what_the_data_do_not_bind_is_said(noise: np.random.Generator) -> None:
     assert fit.value("floor_us") == pytest.approx(2.0, rel=0.1)
     assert fit.value("memory") == pytest.approx(0.6, rel=0.1)
     assert math.isinf(fit.estimates["compute"].half_width)
+    low, high = fit.estimates["memory"].interval
+    assert low < 0.6 < high
 
 
 def test_a_transfer_is_recovered(noise: np.random.Generator) -> None:
