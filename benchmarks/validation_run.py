@@ -44,7 +44,7 @@ class Bench:
 
         self.rank = int(os.environ["RANK"])
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+        dist.init_process_group("gloo", timeout=timedelta(seconds=600))
         self.watchdog = watchdog
         self.sessions = Sessions(self.rank, RANKS, dist.group.WORLD, MOST_SMS, 0, watchdog.beat)
 
