@@ -53,12 +53,38 @@ def symmetric(nbytes: int, group: Any, device: torch.device) -> PeerMemory:
         handle = symmetric_memory.rendezvous(own, group)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise MissingResource(f"ranks {ranks}: no memory that peers can write: {reason}") from None
-    own.zero_()
+        raise MissingResource(f"no memory that all {ranks} ranks can write: {reason}") from None
+    addresses = torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=device)
+    return _cleared(PeerMemory(own, addresses, dist.get_rank(group), handle), group)
+
+
+def by_handles(nbytes: int, group: Any, device: torch.device) -> PeerMemory:
+    """The same through CUDA's interprocess handles, where symmetric memory is missing."""
+    import torch.distributed as dist
+
+    own = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    handles: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(handles, own.untyped_storage()._share_cuda_(), group=group)
+    rank = dist.get_rank(group)
+    regions = []
+    for peer, (_, *handle) in enumerate(handles):
+        if peer == rank:
+            regions.append(own)
+            continue
+        storage = torch.UntypedStorage._new_shared_cuda(device.index, *handle)
+        regions.append(torch.empty(0, dtype=torch.uint8, device=device).set_(storage))
+    addresses = torch.tensor([region.data_ptr() for region in regions], device=device)
+    return _cleared(PeerMemory(own, addresses, rank, regions), group)
+
+
+def _cleared(memory: PeerMemory, group: Any) -> PeerMemory:
+    """Zeros, once every rank's are."""
+    import torch.distributed as dist
+
+    memory.own.zero_()
     torch.cuda.synchronize()
     dist.barrier(group)
-    addresses = torch.tensor(list(handle.buffer_ptrs), dtype=torch.int64, device=device)
-    return PeerMemory(own, addresses, dist.get_rank(group), handle)
+    return memory
 
 
 def alone(nbytes: int, device: torch.device | str) -> PeerMemory:

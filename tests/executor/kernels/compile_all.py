@@ -1,0 +1,93 @@
+"""Compile every kernel for sm_90, which needs no GPU; prints one line for each.
+
+Run as `compile_all.py` without the interpreter.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from executor.kernels import grouped_gemm, low_latency_kernels, normal_kernels
+
+TARGET = GPUTarget("cuda", 90, 32)
+POINTERS = {
+    "x": "*bf16", "scales": "*i32", "ids": "*i64", "weights": "*fp32", "places": "*i32",
+    "sizes": "*i32", "plan": "*i32", "peers": "*i64", "ticket": "*i32", "error": "*i32",
+    "counts": "*i32", "words": "*i32", "y": "*i32", "out": "*bf16", "groups": "*i32",
+    "signals": "*i32", "x_scales": "*fp32", "w_scales": "*fp32", "deadline_ns": "i64",
+}  # fmt: skip
+SIXTEENS = ("_at", "hidden", "_words", "capacity", "rows", "n", "k")
+RANK = {"rank": 1, "ranks": 2}
+
+
+def compiled(kernel: Any, constants: dict[str, Any], warps: int, **types: str) -> str:
+    """Compile with every integer argument as i32; what came out."""
+    signature, attributes = {}, {}
+    for index, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+            continue
+        signature[name] = types.get(name) or POINTERS.get(name, "i32")
+        whole = name.endswith(SIXTEENS[:3]) or name in SIXTEENS
+        if signature[name].startswith("*") or whole:
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
+    result = triton.compile(source, target=TARGET, options={"num_warps": warps})
+    ptx = result.asm["ptx"]
+    assert ".target sm_90" in ptx
+    return (
+        f"{kernel.__name__}: {result.metadata.shared} bytes shared, {ptx.count('wgmma.mma')} wgmma"
+    )
+
+
+def gemm(fp8: bool, masked: bool, tile: tuple[int, int], stages: int, halved: bool) -> str:
+    """A grouped GEMM with signals if masked."""
+    (m, n), k, dtype = tile, 128 if fp8 else 64, "fp8e4nv" if fp8 else "bf16"
+    constants = {
+        "MASKED": masked, "FP8": fp8, "SIGNAL": int(masked), "BY_ROWS": masked, "BLOCK_M": m,
+        "BLOCK_N": n, "BLOCK_K": k, "STAGES": stages, "HALVED": halved, "GROUPS": 32,
+    }  # fmt: skip
+    width = n // 2 if halved else n
+    types = {"x": f"tensordesc<{dtype}[{m}, {k}]>", "w": f"tensordesc<{dtype}[{width}, {k}]>"}
+    if not fp8:
+        types |= {"x_scales": "*bf16", "w_scales": "*bf16"}
+    return compiled(grouped_gemm.grouped_gemm_kernel, constants, 8 if m == 128 else 4, **types)
+
+
+def everything() -> list[str]:
+    """All kernels in the forms that are launched."""
+    low, normal = low_latency_kernels, normal_kernels
+    slots = {"SLOTS": 8, "SLOTS_2": 8}
+    send = {"ROWS": 4, "BLOCK": 4096, "EXPERTS": 32} | RANK
+    return [
+        gemm(True, True, (128, 128), 4, False),
+        gemm(True, True, (128, 128), 6, True),
+        gemm(True, False, (64, 128), 6, True),
+        gemm(True, True, (64, 64), 8, False),
+        gemm(False, False, (128, 128), 4, False),
+        compiled(low.dispatch_send_kernel, {"SLOTS": 8, "FP8": True, "GROUPS": 64}, 4),
+        compiled(low.dispatch_send_kernel, {"SLOTS": 8, "FP8": False, "GROUPS": 64}, 4),
+        compiled(low.dispatch_recv_kernel, {"EXPERTS": 32} | RANK, 4),
+        compiled(low.combine_send_kernel, {"POLL": 0} | send, 16),
+        compiled(low.combine_send_kernel, {"POLL": 1} | send, 16),
+        compiled(low.combine_send_kernel, {"POLL": 2} | send, 16),
+        compiled(low.combine_recv_kernel, {"SLOTS": 8, "BLOCK": 1024} | RANK, 4),
+        compiled(normal.layout_kernel, slots | {"EXPERTS": 64, "BLOCK": 512}, 8),
+        compiled(normal.notify_kernel, {"RANKS": 2, "EXPERTS": 64} | RANK, 4),
+        compiled(
+            normal.transfer_kernel,
+            slots | {"ROWS": 8, "BLOCK": 2048, "SCALE_BLOCK": 64} | RANK,
+            16,
+            x="*i32",
+        ),
+        compiled(normal.combine_kernel, {"RANKS": 2, "ROWS": 16, "BLOCK": 1024} | RANK, 16),
+    ]
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(everything()) + "\n")
