@@ -53,6 +53,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
     alone: dict[str, list[MeasuredPoint]] = {}
     slowed: list[Mapping[str, Any]] = []
     host: dict[str, list[float]] = {}
+    trace_gaps: list[float] = []
     reasons: set[str] = set()
     for number, record in enumerate(records, start=1):
         try:
@@ -66,6 +67,8 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
                 result.gaps_ns |= {name: round(ns) for name, ns in record["ns"].items()}
             elif what == "host":
                 host.setdefault(record["class"], []).append(record["ns"])
+            elif what == "trace_gap":
+                trace_gaps.append(record["ns"])
             elif what == "hbm":
                 result.hbm_gbps = max(result.hbm_gbps, record["gbps"])
             elif what == "footprint":
@@ -85,8 +88,18 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
     result.points = tuple(_merged(same) for _, same in sorted(alone.items()))
     result.slowed = tuple(_slowed(r, seed, result.hbm_gbps, source) for r in slowed)
     result.host_ns = {name: round(median(values)) for name, values in sorted(host.items())}
+    if trace_gaps and "stream" in result.gaps_ns:
+        result.gaps_ns = seen_by_profiler(result.gaps_ns, median(trace_gaps))
     result.throttled = tuple(sorted(reasons))
     return result
+
+
+def seen_by_profiler(gaps_ns: Mapping[str, int], stream_ns: float) -> dict[str, int]:
+    """Gaps that fit kernel times from a profiler, which counts a kernel's launch into its time: every
+    gap between kernels is shorter by as much as that of a stream is."""
+    less = max(0.0, gaps_ns["stream"] - stream_ns)
+    kept = ("reaction",)
+    return {name: ns if name in kept else max(0, round(ns - less)) for name, ns in gaps_ns.items()}
 
 
 def work_record(work: Work) -> dict[str, Any]:

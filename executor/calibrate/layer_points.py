@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -22,25 +23,39 @@ CALL_PARTS = {
     ),
     "combine": (("notify_combine", "combine.notify"), ("combine", "combine")),
 }
-# Between two kernels of one op, when the host is ahead; with a slow host the trace's own gaps are the
-# host's, which are measured apart.
-GAP_NS = 1000.0
+# A gap longer than this is the host's, or a wait; a graph's gap is shorter than a stream's by what spin
+# kernels show on an H200 (1.5 against 0.8 us).
+LONGEST_GAP_NS = 3000.0
+GRAPH_SAVES_NS = 700.0
 Times = dict[str, list[float]]
 
 
-def times_by_op(runs: Runs, ops: Mapping[str, Op]) -> Times:
+def launch_gap_ns(runs: Runs) -> float:
+    """The usual gap between two kernels of a stream while the host is ahead, as the profiler sees it; 0
+    where there is none."""
+    kernels = sorted(
+        (kernel for repeats in runs.values() for run in repeats for kernel in run),
+        key=lambda kernel: kernel.start_ns,
+    )
+    gaps = [b.start_ns - a.end_ns for a, b in pairwise(kernels) if a.stream == b.stream]
+    short = [gap for gap in gaps if 0.0 <= gap < LONGEST_GAP_NS]
+    return median(short) if short else 0.0
+
+
+def times_by_op(runs: Runs, ops: Mapping[str, Op], gap_ns: float) -> Times:
     """ns of every run of every op. Kernels of one library call are told apart by their names; an op of
-    several kernels takes the sum of them and a launch gap between each two."""
+    several kernels takes the sum of them and `gap_ns` between each two: the trace's own gaps may be the
+    host's, which is measured apart."""
     times: Times = {}
     for name, repeats in runs.items():
         parts = CALL_PARTS.get(kernel_name(ops[name]))
         if parts is None:
-            times.setdefault(name, _whole(repeats))
+            times.setdefault(name, _whole(repeats, gap_ns))
             continue
         prefix = name.removesuffix(kernel_name(ops[name]))
         for part_name in dict.fromkeys(part for _, part in parts):
             selected = [tuple(r for r in run if _part(r, parts) == part_name) for run in repeats]
-            if found := _whole(selected):
+            if found := _whole(selected, gap_ns):
                 times[prefix + part_name] = found
     return {name: values for name, values in times.items() if values}
 
@@ -49,8 +64,8 @@ def _part(run: Run, parts: Iterable[tuple[str, str]]) -> str:
     return next((part for word, part in parts if word in run.name), "")
 
 
-def _whole(repeats: Iterable[tuple[Run, ...]]) -> list[float]:
-    return [sum(kernel.ns for kernel in run) + GAP_NS * (len(run) - 1) for run in repeats if run]
+def _whole(repeats: Iterable[tuple[Run, ...]], gap_ns: float) -> list[float]:
+    return [sum(kernel.ns for kernel in run) + gap_ns * (len(run) - 1) for run in repeats if run]
 
 
 def without_peers(mine: Times, ranks: Sequence[Times], ops: Mapping[str, Op]) -> Times:

@@ -15,7 +15,9 @@ from executor.calibrate.cases import LAYERS, Case, case_of
 from executor.calibrate.clocks import ClockState, Reader, Watch
 from executor.calibrate.kernel_times import Runs, read_trace, runs_by_range
 from executor.calibrate.layer_points import (
+    GRAPH_SAVES_NS,
     footprint_records,
+    launch_gap_ns,
     point_records,
     times_by_op,
     without_peers,
@@ -128,10 +130,16 @@ class LayerBench:
 
     def _records(self, case: Case, runs: Runs, state: ClockState | None) -> list[Record]:
         ops = case.ops(self.sessions.rank)
-        times = times_by_op(runs, ops)
+        gap = launch_gap_ns(runs)
+        graphs = case.batch.phase == "decode"
+        times = times_by_op(runs, ops, max(0.0, gap - GRAPH_SAVES_NS) if graphs else gap)
         alone = without_peers(times, gathered(times), ops)
         clocks = state_record(state)
-        return point_records(alone, ops, self.num_sms, clocks) + footprint_records(runs, ops)
+        return [
+            {"what": "trace_gap", "ns": round(gap, 1)},
+            *point_records(alone, ops, self.num_sms, clocks),
+            *footprint_records(runs, ops),
+        ]
 
 
 def state_record(state: ClockState | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from executor.calibrate.kernel_times import Run, runs_by_range
 from executor.calibrate.layer_points import (
     footprint_records,
     held_sms,
+    launch_gap_ns,
     point_records,
     times_by_op,
     without_peers,
@@ -99,8 +100,15 @@ def test_an_op_of_several_kernels_takes_their_sum_whatever_the_host_did_between(
         (run("cast", 0, 1000), run("sort", 1800, 2000)),
         (run("cast", 0, 1400), run("sort", 9000, 2000)),
     ]
-    times = times_by_op({"L0.topk": repeats}, {"L0.topk": op})
+    times = times_by_op({"L0.topk": repeats}, {"L0.topk": op}, 1000.0)
     assert times["L0.topk"] == [4000, 4000, 4400]
+
+
+def test_the_launch_gap_is_the_usual_one_while_the_host_is_ahead() -> None:
+    first = (run("a", 0, 1000), run("b", 2100, 1000), run("c", 4300, 1000))
+    late = (run("d", 90_000, 1000),)
+    assert launch_gap_ns({"L0.x": [first], "L0.y": [late]}) == pytest.approx(1150.0)
+    assert launch_gap_ns({"L0.y": [late]}) == 0.0
 
 
 def test_kernels_of_one_library_call_are_told_apart() -> None:
@@ -110,7 +118,7 @@ def test_kernels_of_one_library_call_are_told_apart() -> None:
         run("void deep_ep::intranode::notify_dispatch<2>", 4000, 5000),
         run("void deep_ep::intranode::dispatch<2, 768>", 10000, 300000),
     )
-    times = times_by_op({"L0.dispatch": [repeat, repeat]}, ops)
+    times = times_by_op({"L0.dispatch": [repeat, repeat]}, ops, 1000.0)
     assert times["L0.layout"] == [3000, 3000]
     assert times["L0.dispatch.notify"] == [5000, 5000]
     assert times["L0.dispatch"] == [300000, 300000]

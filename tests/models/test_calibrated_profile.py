@@ -227,3 +227,14 @@ def test_the_base_is_found_by_the_gpus_own_name() -> None:
         base_profile("NVIDIA A100-SXM4-80GB", 2)
     with pytest.raises(InputError, match="--base"):
         base_profile("NVIDIA H200", 500)
+
+
+def test_gaps_fit_the_clock_that_kernel_times_were_read_on() -> None:
+    records = [
+        {"what": "gaps", "ns": {"stream": 1500.0, "graph_node": 800.0, "reaction": 160.0}},
+        {"what": "trace_gap", "ns": 1100.0},
+        {"what": "trace_gap", "ns": 1050.0},
+        {"what": "trace_gap", "ns": 1150.0},
+    ]
+    gaps = sorted_out(records, SEED, SOURCE).gaps_ns
+    assert gaps == {"stream": 1100, "graph_node": 400, "reaction": 160}
