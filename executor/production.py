@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from executor.clocks import ClockLog
 from executor.cuda import CudaQueues, StreamPool, device_facts, nvtx
 from executor.gate import Gate
 from executor.kernel_set import MissingKernel
+from executor.partition import Partitions
 from executor.production_attention import ATTENTION
 from executor.production_moe import MOE
 from executor.production_state import ProductionState
@@ -61,6 +62,7 @@ class Production:
         self._exchanges: dict[str, Exchange] = {}
         self._timed: list[_Timed] = []
         self._in_call = False
+        self._partitions = Partitions()
         self._current: torch.cuda.Stream | None = None
         self._program: Program | None = None
         self._flushed = torch.empty(
@@ -118,11 +120,18 @@ class Production:
         if stream is not self._current:
             torch.cuda.set_stream(stream)
             self._current = stream
-        with nvtx(op.name) if self.annotate else nullcontext():
+        with nvtx(op.name) if self.annotate else nullcontext(), self._partition(op):
             timed = self._opened(op, stream)
             LAUNCHERS[kernel_name(op)](call)
             if timed is not None:
                 timed.end.record(stream)
+
+    def _partition(self, op: Op) -> AbstractContextManager[None]:
+        """The SMs that the op is held to by other means than its grid."""
+        sms = op.grid.enforced_budget
+        if op.grid.limited_by != "green_context" or sms is None:
+            return nullcontext()
+        return self._partitions.limited(sms)
 
     def _opened(self, op: Op, stream: torch.cuda.Stream) -> _Timed | None:
         if self.spans == "none":
