@@ -30,7 +30,7 @@ def timed_us(call: Callable[[], None]) -> float:
         torch.cuda.synchronize()
         if turn >= 3:
             times.append(start.elapsed_time(end) * 1000)
-    return median(times)
+    return float(median(times))
 
 
 def main() -> None:
