@@ -266,7 +266,6 @@ class SignalCases:
         """GEMM that raises signals beside a send that polls them, then receive."""
         buffer = self._next()
         main = torch.cuda.current_stream()
-        self.signals.words.zero_()
         self.side.wait_stream(main)
         gemm.masked(
             self.x, self.w, self.counts, sms, tiling=tiling, out=self.y, signals=self.signals

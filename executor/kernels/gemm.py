@@ -88,7 +88,8 @@ def contiguous(
 
 
 def signal_words(experts: int, rows: int, grain: Grain, device: torch.device | str) -> Signals:
-    """Words for a masked GEMM, all 0; they must be 0 again before the next one."""
+    """Words for a masked GEMM, all 0; they must be 0 again before the next one, which the low-latency
+    combine that polls them sees to."""
     shape = (experts,) if grain == "experts" else (experts, -(-rows // SIGNAL_ROWS))
     return Signals(torch.zeros(shape, dtype=torch.int32, device=device), grain)
 

@@ -82,7 +82,7 @@ def combine_send_kernel(
     """Every expert row to its source, expert by expert, each as soon as its word is complete.
 
     POLL 0: the rows are there; 1: a word for each 64 rows, complete at `wanted`; 2: a word for each
-    expert, complete at `wanted` for each started `block_m` rows.
+    expert, complete at `wanted` for each started `block_m` rows. The last program sets the words back.
     """
     index = tl.arange(0, EXPERTS)
     count_of = tl.load(counts + index, mask=index < local_experts, other=0)
@@ -106,6 +106,10 @@ def combine_send_kernel(
         copy_rows(y + row * hidden_words, to, valid, hidden_words, BLOCK)
     if last_of(ticket, tl.num_programs(0)):
         _raise_at_all(peers, ranks, done_at)
+        if POLL:
+            parts = tl.cdiv(capacity, 64) if POLL == 1 else 1
+            for start in range(0, local_experts * parts, EXPERTS):
+                tl.store(words + start + index, 0, mask=start + index < local_experts * parts)
 
 
 @triton.jit

@@ -12,16 +12,17 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from executor.kernels import grouped_gemm, low_latency_kernels, normal_kernels
+from executor.kernels import gate, grouped_gemm, low_latency_kernels, mla_decode, normal_kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
 POINTERS = {
     "x": "*bf16", "scales": "*i32", "ids": "*i64", "weights": "*fp32", "places": "*i32",
     "sizes": "*i32", "plan": "*i32", "peers": "*i64", "ticket": "*i32", "error": "*i32",
-    "counts": "*i32", "words": "*i32", "y": "*i32", "out": "*bf16", "groups": "*i32",
+    "counts": "*i32", "lengths": "*i32", "words": "*i32", "y": "*i32", "out": "*bf16", "groups": "*i32",
     "signals": "*i32", "x_scales": "*fp32", "w_scales": "*fp32", "deadline_ns": "i64",
 }  # fmt: skip
-SIXTEENS = ("_at", "hidden", "_words", "capacity", "rows", "n", "k")
+SIXTEENS = ("_at", "hidden", "_words", "capacity", "rows", "n", "k", "ql_row", "ql_head")
+SIXTEENS += ("qr_row", "qr_head", "cache_row", "cache_token")
 RANK = {"rank": 1, "ranks": 2}
 
 
@@ -64,6 +65,9 @@ def everything() -> list[str]:
     low, normal = low_latency_kernels, normal_kernels
     slots = {"SLOTS": 8, "SLOTS_2": 8}
     send = {"ROWS": 4, "BLOCK": 4096, "EXPERTS": 32} | RANK
+    top_k = {"SIGMOID": True, "NORMALISE": True, "GROUPS": 8, "KEPT": 4, "TOP_K": 8, "BLOCK": 32}
+    attention = {"LATENT": 512, "ROPE": 64, "HEADS": 64, "KEYS": 32}
+    cached = ("q_latent", "q_rope", "cache")
     return [
         gemm(True, True, (128, 128), 4, False),
         gemm(True, True, (128, 128), 6, True),
@@ -84,6 +88,10 @@ def everything() -> list[str]:
             slots | {"ROWS": 8, "BLOCK": 2048, "SCALE_BLOCK": 64} | RANK,
             16,
             x="*i32",
+        ),
+        compiled(gate._top_k_kernel, top_k | {"SLOTS": 8}, 4, logits="*bf16", factor="fp32"),
+        compiled(
+            mla_decode._mla_kernel, attention, 8, **dict.fromkeys(cached, "*bf16"), scale="fp32"
         ),
         compiled(normal.combine_kernel, {"RANKS": 2, "ROWS": 16, "BLOCK": 1024} | RANK, 16),
     ]

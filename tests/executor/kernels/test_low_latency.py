@@ -90,6 +90,7 @@ def test_combine_takes_what_the_gemm_has_signalled(device: str, grain: gemm.Grai
     reference = ll.plain_combine(x, ids, weights)
     assert (out.float() - reference).norm() <= 5e-3 * reference.norm()
     assert int(rank.error) == 0
+    assert not signals.words.any(), "words are ready for the next GEMM"
 
 
 def test_a_signal_that_never_comes_is_an_error_code_and_no_hang(device: str) -> None:

@@ -1,0 +1,47 @@
+"""The router's choice and MLA attention against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from executor.kernels.gate import plain_top_k, top_k
+from executor.kernels.mla_decode import mla_decode, plain_mla_decode
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("sigmoid", [True, False])
+@pytest.mark.parametrize(("experts", "k", "groups", "kept"), [(64, 8, 8, 4), (24, 3, 1, 1)])
+def test_the_best_experts_of_the_best_groups(
+    device: str, sigmoid: bool, experts: int, k: int, groups: int, kept: int
+) -> None:
+    logits = torch.randn(9, experts, device=device)
+    options = {"groups": groups, "kept_groups": kept}
+    ids, weights = top_k(logits, k, sigmoid=sigmoid, factor=2.5, **options)
+    expected, reference = plain_top_k(logits, k, sigmoid=sigmoid, factor=2.5, **options)
+    assert torch.equal(ids, expected)
+    torch.testing.assert_close(weights, reference)
+
+
+def test_equal_scores_go_to_the_lower_id(device: str) -> None:
+    ids, weights = top_k(torch.zeros(2, 16, device=device), 3, groups=4, kept_groups=2)
+    assert ids.tolist() == [[0, 1, 2]] * 2
+    torch.testing.assert_close(weights, torch.full((2, 3), 1 / 3, device=device))
+
+
+@pytest.mark.parametrize("heads", [3, 20])
+def test_attention_over_latents(device: str, heads: int) -> None:
+    lengths = torch.tensor([1, 70, 32], dtype=torch.int32, device=device)
+    cache = torch.randn(3, 80, 96, device=device).bfloat16()
+    cache[0, 1:] = float("nan")
+    wide = torch.randn(3, heads, 128, device=device).bfloat16()
+    q_latent, q_rope = wide[..., :64], wide[..., 64:96]
+    out = mla_decode(q_latent, q_rope, cache, lengths, 0.1)
+    reference = plain_mla_decode(q_latent, q_rope, cache, lengths, 0.1)
+    assert (out.float() - reference).norm() <= 1e-2 * reference.norm()
+
+
+def test_no_tokens(device: str) -> None:
+    ids, weights = top_k(torch.randn(0, 16, device=device), 3)
+    assert ids.shape == weights.shape == (0, 3)
