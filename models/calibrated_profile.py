@@ -24,6 +24,7 @@ from models.work import EXCHANGE_KINDS, Grid
 
 # Fewer points than this do not bind the coefficients of a form.
 LEAST_POINTS = 4
+RHO_CAPS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 # Forms that stand for many kinds of kernel at once: each measured kind gets its own.
 SHARED_FORMS = ("elementwise", "scatter")
 
@@ -61,7 +62,7 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
     _add_figures(content, records, source)
     _add_footprints(content, records, profile)
     _add_forms(content, records.points, profile, source)
-    _add_interference(content, records, profile, source)
+    _add_interference(content, records, source)
     below = load_machine(base).costs
     kernels = held_out_kernels(records.points, below, profile)
     points_file = f"{name}.points.csv"
@@ -78,7 +79,7 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
         write_points(records.points, [source]),
         points_file,
         kernels,
-        held_out_pairs(records.slowed, rules["families"], rules["kinds"], profile),
+        held_out_pairs(records.slowed, rules["families"], rules["kinds"], rules["rho_cap"]),
     )
 
 
@@ -171,32 +172,49 @@ def _add_forms(
         }
 
 
-def _add_interference(
-    content: dict[str, Any], records: Records, profile: ProfileFile, source: str
-) -> None:
-    """Coefficients of every family and kind that was measured beside others."""
-    rules = profile.interference
+def _add_interference(content: dict[str, Any], records: Records, source: str) -> None:
+    """Coefficients of every family and kind that was measured beside others, and the HBM share from
+    which more does not slow communication further."""
     section: dict[str, Any] = {"families": {}, "kinds": {}}
     notes = []
     if records.hbm_gbps:
         section["achievable_hbm_gbps"] = _rounded(records.hbm_gbps)
-    for family, group in _by_name(records.slowed, lambda s: (s.family,) if s.family else ()):
-        fit = _slowdown(group, rules.rho_cap)
+    slowed = [group for _, group in _by_name(records.slowed, lambda s: (s.family,)) if group]
+    real = [entry for group in slowed for entry in beside_real_kernels(group)]
+    compute = [entry for entry in real if not entry.family]
+    cap = best_rho_cap([entry for entry in real if entry.family] or compute)
+    section["rho_cap"] = cap
+    for family, group in _by_name(real, lambda s: (s.family,) if s.family else ()):
+        fit = fit_slowdown(_kept(group), cap)
         section["families"][family] = _pair(fit)
-        notes.append(f"{family} {_intervals(fit)}")
-    compute = [s for s in records.slowed if not s.family]
+        notes.append(f"{family} {_intervals(fit)}, error {fit.error:.3f}")
     if compute:
-        section["compute"] = _pair(_slowdown(compute, rules.rho_cap))
+        section["compute"] = _pair(fit_slowdown(_kept(compute), cap))
     for kind, group in _by_name(compute, lambda s: s.kinds):
-        fit = _slowdown(group, rules.rho_cap)
+        fit = fit_slowdown(_kept(group), cap)
         section["kinds"][kind] = _pair(fit)
         notes.append(f"{kind} {_intervals(fit)}")
     section["source"] = "; ".join((source, *notes))
     content["interference"] = section
 
 
-def _slowdown(group: Iterable[Slowed], rho_cap: float) -> Fit:
-    return fit_slowdown(_kept(group), rho_cap)
+def beside_real_kernels(group: Iterable[Slowed]) -> list[Slowed]:
+    """What was measured beside kernels of layers, if anything was; else what there is. A streaming
+    kernel draws HBM bandwidth alone, a GEMM also much of the L2's: at the same rate it slows more."""
+    group = tuple(group)
+    return [s for s in group if not s.aggressor.startswith("stream")] or list(group)
+
+
+def best_rho_cap(slowed: Iterable[Slowed]) -> float:
+    """Of `RHO_CAPS` the one whose fits, a family each, leave the least error."""
+    groups = [_kept(group) for _, group in _by_name(slowed, lambda s: (s.family,))]
+    if not groups:
+        return max(RHO_CAPS)
+
+    def error(cap: float) -> float:
+        return sum(fit_slowdown(group, cap).error * len(group) for group in groups)
+
+    return min(RHO_CAPS, key=error)
 
 
 def _kept(group: Iterable[Slowed]) -> list[Beside]:
@@ -254,12 +272,12 @@ def held_out_pairs(
     slowed: Iterable[Slowed],
     families: Mapping[str, Mapping[str, float]],
     kinds: Mapping[str, Mapping[str, float]],
-    profile: ProfileFile,
+    cap: float,
 ) -> tuple[HeldOut, ...]:
-    """Errors of the slowdowns held out, by victim."""
+    """Errors of the slowdowns beside real kernels that were held out, by victim."""
     errors: dict[str, list[float]] = {}
-    cap = profile.interference.rho_cap
-    for entry in slowed:
+    groups = _by_name(slowed, lambda s: (s.family,))
+    for entry in (entry for _, group in groups for entry in beside_real_kernels(group)):
         pair = families[entry.family] if entry.family else kinds[entry.kinds[0]]
         if entry.held:
             rho = min(cap, entry.beside.rho)

@@ -230,7 +230,7 @@ def test_the_base_is_found_by_the_gpus_own_name() -> None:
 
 
 def test_gaps_fit_the_clock_that_kernel_times_were_read_on() -> None:
-    records = [
+    records: list[dict[str, Any]] = [
         {"what": "gaps", "ns": {"stream": 1500.0, "graph_node": 800.0, "reaction": 160.0}},
         {"what": "trace_gap", "ns": 1100.0},
         {"what": "trace_gap", "ns": 1050.0},
