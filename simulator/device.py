@@ -10,6 +10,7 @@ from schedules.program import Op, Signal
 from simulator.clock import Clock
 from simulator.held import Held
 from simulator.kernel import Kernel
+from simulator.lists import Lists
 from simulator.placement import Room
 from simulator.prices import Prices
 from simulator.pulls import Pulls
@@ -73,14 +74,20 @@ class Device:
 
     def kernel(self, op: Op, sequence: int, launched: int, graph: int) -> Kernel:
         """A launch of `op`, not yet ready."""
-        waits = op.exchange is not None or op.polls is not None
-        kind: type[Kernel] = Held if waits or op.grid.kind == "dynamic" else Waves
-        if kind is Held and not waits and self.prices.launched(op.work, op.grid).footprint.tiles:
-            kind = Pulls
-        kernel = kind(op, self, sequence, launched, graph)
+        kernel = self._kind(op)(op, self, sequence, launched, graph)
         if op.raises is not None:
             self.raisers[op.raises] = kernel
         return kernel
+
+    def _kind(self, op: Op) -> type[Kernel]:
+        """How the kernel runs: what it may wait for decides, then its grid."""
+        if op.exchange is not None or op.polls is not None:
+            return Held
+        if op.grid.kind == "wave":
+            return Waves
+        if op.grid.kind == "static":
+            return Lists
+        return Pulls if self.prices.launched(op.work, op.grid).footprint.tiles else Held
 
     def submit(self, kernel: Kernel, priority: int) -> None:
         """The kernel is ready now; it joins the queue."""
