@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from executor.cuda import CudaQueues, StreamPool, device_facts, nvtx
 from executor.gate import Gate
 from executor.kernel_set import MissingKernel
 from executor.partition import Partitions
-from executor.production_attention import ATTENTION
+from executor.production_attention import ATTENTION, Launcher
 from executor.production_moe import MOE
 from executor.production_state import ProductionState
 from executor.reference import Call, kernel_name
@@ -41,6 +41,8 @@ class Production:
     all ranks have come to it, with L2 flushed if `flush`; its origin is the gate's end. `spans`
     "events" brackets every op with CUDA events, which costs a launch gap each; "none" measures the
     makespan only. A wait longer than `deadline_s` ends the run. `annotate` puts every op in an NVTX and profiler range. `beat` is told each op.
+    `launchers` launch an op by its kernel name; `walks_calls` takes the steps inside a library call one
+    by one, and `signals` says that ops may raise and poll them.
     """
 
     state: ProductionState
@@ -53,6 +55,9 @@ class Production:
     flush: bool = False
     sleep_ns: int = 1_000_000
     deadline_s: float = 15.0
+    launchers: Mapping[str, Launcher] = field(default_factory=lambda: LAUNCHERS)
+    walks_calls: bool = False
+    signals: bool = False
     beat: Callable[[str], None] = lambda what: None
     buffers: dict[str, Any] = field(default_factory=dict)
     makespan_ns: int = 0
@@ -82,7 +87,7 @@ class Production:
     def prepare(self, program: Program, rank: int) -> None:
         """Check every op, poison and drop the last run's buffers, and launch the gate."""
         for op in program.launches(rank):
-            _require(op, rank)
+            self._require(op, rank)
         self._exchanges = {exchange.name: exchange for exchange in program.exchanges}
         if program is not self._program:
             self._queues.forget_graphs()
@@ -96,6 +101,16 @@ class Production:
             torch.cuda.synchronize()
         self._timed.clear()
         self._start(program)
+
+    def _require(self, op: Op, rank: int) -> None:
+        """MissingKernel for an op that this set cannot run as the program means it."""
+        name = kernel_name(op)
+        if name not in self.launchers:
+            raise MissingKernel(f"rank {rank}: this set has no kernel {name!r} (op {op.name})")
+        if not self.signals and (op.raises is not None or op.polls is not None):
+            raise MissingKernel(
+                f"rank {rank}: op {op.name} signals by blocks; this DeepGEMM and DeepEP cannot"
+            )
 
     def _start(self, program: Program) -> None:
         self.beat(f"the start of {program.name}")
@@ -122,7 +137,7 @@ class Production:
             self._current = stream
         with nvtx(op.name) if self.annotate else nullcontext(), self._partition(op):
             timed = self._opened(op, stream)
-            LAUNCHERS[kernel_name(op)](call)
+            self.launchers[kernel_name(op)](call)
             if timed is not None:
                 timed.end.record(stream)
 
@@ -161,7 +176,7 @@ class Production:
 
     def begin(self, kind: RegionKind, name: str) -> None:
         """Calls are made by their last op; graphs are captured once and replayed."""
-        self._in_call = self._in_call or kind == "call"
+        self._in_call = self._in_call or (kind == "call" and not self.walks_calls)
         self._current = None
         self._queues.begin(kind, name)
 
@@ -197,19 +212,6 @@ class Production:
             child=op.child,
             sms=op.grid.enforced_budget or 0,
             label="measured",
-        )
-
-
-def _require(op: Op, rank: int) -> None:
-    """MissingKernel for an op that this set cannot run as the program means it."""
-    name = kernel_name(op)
-    if name not in LAUNCHERS:
-        raise MissingKernel(
-            f"rank {rank}: the production set has no kernel {name!r} (op {op.name})"
-        )
-    if op.raises is not None or op.polls is not None:
-        raise MissingKernel(
-            f"rank {rank}: op {op.name} signals by blocks; this DeepGEMM and DeepEP cannot"
         )
 
 

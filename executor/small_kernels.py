@@ -167,11 +167,17 @@ def permute(
     return out, out_scales, expert_of, places
 
 
-def weighted_sum(x: torch.Tensor, places: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Each received row's sum of its experts' rows, [R, n]."""
+def weighted_sum(
+    x: torch.Tensor,
+    places: torch.Tensor,
+    weights: torch.Tensor,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Each received row's sum of its experts' rows, [R, n], in `out` if given."""
     received, slots = places.shape
     columns = x.shape[1]
-    out = torch.empty(received, columns, dtype=torch.bfloat16, device=x.device)
+    if out is None:
+        out = torch.empty(received, columns, dtype=torch.bfloat16, device=x.device)
     if received:
         grid = (received, triton.cdiv(columns, 1024))
         weighted_sum_kernel[grid](x, places, weights, out, columns, SLOTS=slots, BLOCK=1024)
