@@ -65,6 +65,7 @@ class Production:
     def __post_init__(self) -> None:
         self._queues = CudaQueues(self.pool, deadline_s=self.deadline_s)
         self._exchanges: dict[str, Exchange] = {}
+        self._launchers: dict[str, Launcher] = {}
         self._timed: list[_Timed] = []
         self._in_call = False
         self._partitions = Partitions()

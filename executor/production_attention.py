@@ -115,7 +115,7 @@ def kv_write(call: Call) -> None:
     state = state_of(call)
     latent, key = inputs(call)
     tokens, cache = state.of(call.op), state.cache[call.op.layer]
-    cache[tokens.sequence, tokens.positions] = torch.cat((latent, key), dim=-1)
+    small.store_latents(latent, key, tokens.sequence, tokens.positions, cache)
     output(call, cache)
 
 
@@ -215,10 +215,20 @@ def gate(call: Call) -> None:
 def topk(call: Call) -> None:
     """Top-k is run for its time; then the scenario's ids get the router's weights."""
     state = state_of(call)
-    logits = inputs(call)[0].float()
-    logits.sigmoid().topk(state.model.top_k, dim=-1)
-    ids = state.of(call.op).ids
-    output(call, (ids, expert_scores(state.model, logits, ids).float().contiguous()))
+    model, ids = state.model, state.of(call.op).ids
+    logits = inputs(call)[0]
+    logits.sigmoid().topk(model.top_k, dim=-1)
+    if model.scoring == "sigmoid":
+        weights = small.sigmoid_scores(
+            logits,
+            ids,
+            model.n_routed_experts,
+            normalise=model.norm_topk_prob,
+            factor=model.routed_scaling_factor,
+        )
+    else:
+        weights = expert_scores(model, logits.float(), ids).contiguous()
+    output(call, (ids, weights))
 
 
 def silu(call: Call) -> None:

@@ -64,11 +64,17 @@ def permute(call: Call) -> None:
     starts = [0]
     for count in received.counts:
         starts.append(starts[-1] + count)
-    on_host = torch.tensor(starts, dtype=torch.int32, pin_memory=received.ids.is_cuda)
+    pinned = received.ids.is_cuda
+    on_host = torch.tensor([*starts, *starts[:-1]], dtype=torch.int32, pin_memory=pinned)
     on_gpu = on_host.to(received.ids.device, non_blocking=True)
     values, factors = received.rows
     rows, scales, expert_of, places = small.permute(
-        values, factors, received.ids, on_gpu, starts[-1]
+        values,
+        factors,
+        received.ids,
+        on_gpu[: len(starts)],
+        on_gpu[len(starts) :],
+        starts[-1],
     )
     call.host["starts"] = on_host
     output(call, Permuted((rows, scales), expert_of, places))

@@ -12,7 +12,9 @@ from executor.triton_kernels import (
     permute_kernel,
     quantise_kernel,
     rotate_kernel,
+    score_kernel,
     softmax_kernel,
+    store_kernel,
     weighted_sum_kernel,
 )
 
@@ -142,12 +144,47 @@ def softmax_(x: torch.Tensor, lengths: torch.Tensor, scale: float) -> torch.Tens
     return x
 
 
+def sigmoid_scores(
+    logits: torch.Tensor, ids: torch.Tensor, experts: int, *, normalise: bool, factor: float
+) -> torch.Tensor:
+    """Router weights float32 [T, k] of the given ids [T, k] (0 for -1) from logits [T, n]."""
+    tokens, slots = ids.shape
+    out = torch.empty(tokens, slots, dtype=torch.float32, device=ids.device)
+    if tokens:
+        score_kernel[(tokens,)](
+            logits, ids, out, logits.stride(0), slots, experts, factor,
+            NORMALISE=normalise, SLOTS=power_of_two(slots),
+        )  # fmt: skip
+    return out
+
+
+def store_latents(
+    latent: torch.Tensor,
+    key: torch.Tensor,
+    sequence: torch.Tensor,
+    position: torch.Tensor,
+    cache: torch.Tensor,
+) -> None:
+    """Rows [T, c] and [T, r] side by side into cache [sequences, length, c + r]."""
+    if latent.shape[0]:
+        store_kernel[(latent.shape[0],)](
+            latent, key, sequence, position, cache, cache.shape[1], latent.shape[1], key.shape[1],
+            LATENT=power_of_two(latent.shape[1]), KEY=power_of_two(key.shape[1]),
+        )  # fmt: skip
+
+
 def permute(
-    x: torch.Tensor, scales: torch.Tensor, ids: torch.Tensor, starts: torch.Tensor, rows: int
+    x: torch.Tensor,
+    scales: torch.Tensor,
+    ids: torch.Tensor,
+    starts: torch.Tensor,
+    next_row: torch.Tensor,
+    rows: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """FP8 rows [R, n] to `rows` rows sorted by local expert, expert e from `starts[e]` on.
 
-    `ids` [R, k] are local experts, -1 for none; `starts` [E + 1] int32. Returns rows, scales stored by
+    `ids` [R, k] are local experts, -1 for none; `starts` [E + 1] int32, and `next_row` its first E,
+    which are counted up. Returns rows, scales stored by
     column, the expert of each row [rows], and where each (row, slot) went [R, k].
     """
     received, columns = x.shape
@@ -156,7 +193,6 @@ def permute(
     out_scales = column_major_scales(rows, columns // GROUP, x.device)
     places = torch.empty(received, slots, dtype=torch.int32, device=x.device)
     expert_of = torch.empty(rows, dtype=torch.int32, device=x.device)
-    next_row = starts[:-1].clone()
     fill_kernel[(starts.shape[0] - 1,)](starts, expert_of, BLOCK=256)
     if received:
         permute_kernel[(received,)](

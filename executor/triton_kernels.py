@@ -168,3 +168,50 @@ def add_kernel(a, b, c, out, size, BLOCK: tl.constexpr):
     total += tl.load(b + at, mask=inside, other=0.0).to(tl.float32)
     total += tl.load(c + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + at, total.to(tl.bfloat16), mask=inside)
+
+
+@triton.jit
+def score_kernel(
+    logits,
+    ids,
+    out,
+    stride,
+    slots,
+    experts,
+    factor,
+    NORMALISE: tl.constexpr,
+    SLOTS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, SLOTS)
+    chosen = tl.load(ids + row * slots + at, mask=at < slots, other=-1)
+    valid = chosen >= 0
+    logit = tl.load(logits + row * stride + chosen % experts, mask=valid, other=0.0)
+    score = tl.where(valid, 1.0 / (1.0 + tl.exp(-logit.to(tl.float32))), 0.0)
+    if NORMALISE:
+        score = score / tl.maximum(tl.sum(score, 0), 1e-20)
+    tl.store(out + row * slots + at, score * factor, mask=at < slots)
+
+
+@triton.jit
+def store_kernel(
+    latent,
+    key,
+    sequence,
+    position,
+    cache,
+    length,
+    latent_size,
+    key_size,
+    LATENT: tl.constexpr,
+    KEY: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.load(sequence + row) * length + tl.load(position + row)
+    to = cache + place * (latent_size + key_size)
+    at = tl.arange(0, LATENT)
+    value = tl.load(latent + row * latent_size + at, mask=at < latent_size, other=0.0)
+    tl.store(to + at, value, mask=at < latent_size)
+    at = tl.arange(0, KEY)
+    value = tl.load(key + row * key_size + at, mask=at < key_size, other=0.0)
+    tl.store(to + latent_size + at, value, mask=at < key_size)

@@ -64,7 +64,7 @@ rows = torch.randn(4, 256).bfloat16()
 values, scales = k.quantise(rows, column_major=False)
 ids = torch.tensor([[0, 2], [2, -1], [-1, -1], [1, 0]])
 starts = torch.tensor([0, 4, 8, 12], dtype=torch.int32)
-out, out_scales, expert_of, places = k.permute(values, scales, ids, starts, 12)
+out, out_scales, expert_of, places = k.permute(values, scales, ids, starts, starts[:-1].clone(), 12)
 assert expert_of.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 for r in range(4):
     for j in range(2):
@@ -78,6 +78,18 @@ weights = torch.rand(4, 2)
 gathered = k.weighted_sum(back(out, out_scales).nan_to_num().bfloat16(), places, weights)
 plain = (weights * (ids >= 0)).sum(1, keepdim=True) * back(values, scales)
 near(gathered, plain, 2e-2)
+logits = torch.randn(4, 8).bfloat16()
+chosen = torch.tensor([[3, 1, -1], [0, 2, 7], [-1, -1, -1], [5, 6, 4]])
+scored = torch.where(chosen >= 0, logits.float().sigmoid().gather(1, chosen.clamp(min=0)), 0.0)
+given = k.sigmoid_scores(logits, chosen, 8, normalise=True, factor=2.5)
+near(given, 2.5 * scored / scored.sum(1, keepdim=True).clamp(min=1e-20), 1e-2)
+assert given[2].tolist() == [0.0, 0.0, 0.0] and given[0, 2] == 0.0
+cache = torch.zeros(2, 5, 24).bfloat16()
+latent, key = torch.randn(3, 16).bfloat16(), torch.randn(3, 8).bfloat16()
+k.store_latents(latent, key, torch.tensor([1, 0, 1]), torch.tensor([4, 2, 0]), cache)
+assert torch.equal(cache[1, 4], torch.cat((latent[0], key[0])))
+assert torch.equal(cache[0, 2], torch.cat((latent[1], key[1])))
+assert cache.count_nonzero() == 72
 near(k.add_three(x, y, x), 2 * x.float() + y.float(), 1e-2)
 print("ok")
 """
