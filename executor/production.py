@@ -40,7 +40,8 @@ class Production:
     `inputs` are the program's input buffers by name. Each run starts behind `gate`, `sleep_ns` after
     all ranks have come to it, with L2 flushed if `flush`; its origin is the gate's end. `spans`
     "events" brackets every op with CUDA events, which costs a launch gap each; "none" measures the
-    makespan only. A wait longer than `deadline_s` ends the run. `annotate` puts every op in an NVTX and profiler range. `beat` is told each op.
+    makespan only. A wait longer than `deadline_s` ends the run. `annotate` puts every op in an NVTX
+    and profiler range. `beat` is told each op.
     `launchers` launch an op by its kernel name; `walks_calls` takes the steps inside a library call one
     by one, and `signals` says that ops may raise and poll them.
     """
@@ -87,8 +88,7 @@ class Production:
 
     def prepare(self, program: Program, rank: int) -> None:
         """Check every op, poison and drop the last run's buffers, and launch the gate."""
-        for op in program.launches(rank):
-            self._require(op, rank)
+        self._launchers = {op.name: self._launcher(op, rank) for op in program.launches(rank)}
         self._exchanges = {exchange.name: exchange for exchange in program.exchanges}
         if program is not self._program:
             self._queues.forget_graphs()
@@ -103,8 +103,8 @@ class Production:
         self._timed.clear()
         self._start(program)
 
-    def _require(self, op: Op, rank: int) -> None:
-        """MissingKernel for an op that this set cannot run as the program means it."""
+    def _launcher(self, op: Op, rank: int) -> Launcher:
+        """What launches the op; MissingKernel for an op that this set cannot run as the program means it."""
         name = kernel_name(op)
         if name not in self.launchers:
             raise MissingKernel(f"rank {rank}: this set has no kernel {name!r} (op {op.name})")
@@ -112,6 +112,7 @@ class Production:
             raise MissingKernel(
                 f"rank {rank}: op {op.name} signals by blocks; this DeepGEMM and DeepEP cannot"
             )
+        return self.launchers[name]
 
     def _start(self, program: Program) -> None:
         self.beat(f"the start of {program.name}")
@@ -138,7 +139,7 @@ class Production:
             self._current = stream
         with nvtx(op.name) if self.annotate else nullcontext(), self._partition(op):
             timed = self._opened(op, stream)
-            self.launchers[kernel_name(op)](call)
+            self._launchers[op.name](call)
             if timed is not None:
                 timed.end.record(stream)
 
