@@ -52,8 +52,9 @@ def _flight_span(name: str, flown: Flown) -> Span:
     """The flight of an exchange to one rank: `<exchange>.flight`, from the last send's start."""
     op = flown.send.op
     stalls = []
-    if flown.lost_ns:
-        stalls.append(waited("link_wait", flown.lost_ns, None))
+    lost_ns = min(flown.lost_ns, flown.landed - flown.start)  # the shares of an instant round up
+    if lost_ns:
+        stalls.append(waited("link_wait", lost_ns, None))
     if flown.end > flown.landed:
         stalls.append(waited("dependency", flown.end - flown.landed, flown.last_send))
     return Span(
