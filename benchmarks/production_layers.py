@@ -26,6 +26,7 @@ from typing import Any
 
 from benchmarks.production_plan import RANKS, Point, check_points, points, programs_of
 from benchmarks.production_warm import gemm_shapes, warm
+from models.work import EXCHANGE_KINDS
 from schedules.program import Program
 
 COMPILE_S = 240.0
@@ -33,13 +34,15 @@ COMPILE_S = 240.0
 
 @dataclass
 class Result:
-    """Makespans [repeat] (slowest rank, ns) and clocks of one variant at one point."""
+    """Makespans [repeat] (slowest rank, ns) and clocks of one variant at one point. `exchange_ns` is
+    what the exchanges took of one more sequential run, with events around every op (slowest rank)."""
 
     tokens: int
     comm_sms: int
     label: str
     makespans_ns: list[int] = field(default_factory=list)
     clocks: list[list[dict[str, Any] | None]] = field(default_factory=list)
+    exchange_ns: int = 0
 
 
 class Bench:
@@ -156,6 +159,12 @@ class Bench:
                     samples = self.session.clocks.samples
                     results[label].clocks.append([asdict(samples[-1]) if samples else None])
         gc.enable()
+        if self.arguments.phase == "prefill":
+            kernels = sets["sequential"]
+            kernels.spans = "events"
+            spans = execute(made.programs["sequential"], kernels, rank=self.rank).spans
+            took = sum(span.duration_ns for span in spans if span.kind in EXCHANGE_KINDS)
+            results["sequential"].exchange_ns = took
         self._merge(results)
 
     def _merge(self, results: dict[str, Result]) -> None:
@@ -169,7 +178,8 @@ class Bench:
                 list(chain.from_iterable(turn))
                 for turn in zip(*(o.clocks for o in others), strict=True)
             ]
-            merged = replace(mine, makespans_ns=slowest, clocks=clocks)
+            took = max(other.exchange_ns for other in others)
+            merged = replace(mine, makespans_ns=slowest, clocks=clocks, exchange_ns=took)
             self.document["results"].append(asdict(merged))
             self.say(line(merged, self.document["results"], self.arguments.layers))
         self.save()
@@ -223,11 +233,12 @@ def line(result: Result, results: Sequence[dict[str, Any]], layers: int) -> str:
     samples = [s for turn in result.clocks for s in turn if s is not None]
     clock = median(s["sm_mhz"] for s in samples) if samples else 0
     power = median(s["power_w"] for s in samples) if samples else 0
+    share = f"  exchanges {result.exchange_ns / median(times):.0%}" if result.exchange_ns else ""
     unit = 1e3 * layers
     return (
         f"{result.tokens:>6} tokens {result.comm_sms:>3} SMs {result.label:<13}"
         f"{median(times) / unit:>9.1f} us a layer [{times[0] / unit:.1f}, {times[-1] / unit:.1f}]"
-        f" {gain:>+7.1%}  {clock:.0f} MHz {power:.0f} W"
+        f" {gain:>+7.1%}  {clock:.0f} MHz {power:.0f} W{share}"
     )
 
 
