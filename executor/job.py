@@ -15,8 +15,9 @@ from schedules.json_form import program_to_json
 from schedules.program import Program
 from schedules.timeline import Timeline
 
-KernelsName = Literal["recording", "reference", "production"]
-KERNEL_SETS: tuple[KernelsName, ...] = ("recording", "reference", "production")
+KernelsName = Literal["recording", "reference", "production", "triton"]
+KERNEL_SETS: tuple[KernelsName, ...] = ("recording", "reference", "production", "triton")
+ON_GPU: tuple[KernelsName, ...] = ("production", "triton")
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ class Production:
     all ranks have come to it, with L2 flushed if `flush`; its origin is the gate's end. `spans`
     "events" brackets every op with CUDA events, which costs a launch gap each; "none" measures the
     makespan only. A wait longer than `deadline_s` ends the run. `annotate` puts every op in an NVTX
-    and profiler range. `beat` is told each op.
+    and profiler range. `beat` is told each op;
+    `check` raises when something went wrong on the device.
     `launchers` launch an op by its kernel name; `walks_calls` takes the steps inside a library call one
     by one, and `signals` says that ops may raise and poll them.
     """
@@ -60,6 +61,7 @@ class Production:
     walks_calls: bool = False
     signals: bool = False
     beat: Callable[[str], None] = lambda what: None
+    check: Callable[[], None] = lambda: None
     buffers: dict[str, Any] = field(default_factory=dict)
     makespan_ns: int = 0
 
@@ -195,6 +197,7 @@ class Production:
         self._current = None
         self.clocks.sample()
         ends = self._queues.finish(f"rank {self.state.rank}: the program", timing=True)
+        self.check()
         self.makespan_ns = max(round(self._origin.elapsed_time(end) * 1e6) for end in ends)
         return tuple(self._span(timed) for timed in self._timed)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.execute import execute
-from executor.job import Job, Measured, joined
+from executor.job import ON_GPU, Job, Measured, joined
 from executor.kernel_set import ExecutorError, MissingResource, PeerLost
 from executor.recording import Recording
 
@@ -54,15 +54,17 @@ def require(job: Job) -> None:
         raise MissingResource(
             "running needs torch; install moe-overlap[executor], or use --kernels recording"
         ) from None
-    if job.kernels != "production":
+    if job.kernels not in ON_GPU:
         return
     local = int(os.environ.get("LOCAL_WORLD_SIZE", job.deployment.ep_size))
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if seen < local:
         raise MissingResource(
-            f"the production set needs {local} CUDA GPUs; torch sees {seen}. "
+            f"the {job.kernels} set needs {local} CUDA GPUs; torch sees {seen}. "
             "--kernels reference runs on the CPU"
         )
+    if job.kernels == "triton":
+        return
     from executor.libraries import load_library
 
     load_library("deep_gemm", "the production set's GEMMs")
@@ -77,7 +79,7 @@ def _recorded(job: Job) -> Measured:
 
 def _as_rank(job: Job, rank: int, world_size: int) -> Measured:
     watchdog = None
-    if job.kernels == "production":
+    if job.kernels in ON_GPU:
         from executor.watchdog import Watchdog
 
         watchdog = Watchdog(rank)
@@ -85,7 +87,7 @@ def _as_rank(job: Job, rank: int, world_size: int) -> Measured:
         import torch
         import torch.distributed as dist
 
-        if job.kernels == "production":
+        if job.kernels in ON_GPU:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
         if not dist.is_initialized():
             dist.init_process_group("gloo", rank=rank, world_size=world_size, timeout=GROUP_TIMEOUT)

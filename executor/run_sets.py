@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,10 @@ from executor.watchdog import Watchdog
 from schedules.program import Begin, End, Program
 from schedules.split import split_batch
 
+if TYPE_CHECKING:
+    from executor.production import Production
+    from executor.production_setup import Session
+
 
 def run_job(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
     """This rank's run; all ranks return the same. ExecutorError in one line."""
@@ -24,7 +29,7 @@ def run_job(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
         raise DifferentJobs(f"ranks were started with different programs: {digests}")
     if job.kernels == "reference":
         return _reference(job, rank)
-    return _production(job, rank, watchdog)
+    return _on_gpu(job, rank, watchdog)
 
 
 def _reference(job: Job, rank: int) -> Measured:
@@ -53,25 +58,14 @@ def _reference(job: Job, rank: int) -> Measured:
     return Measured(joined(timelines), (longest,), max(gathered(error)))
 
 
-def _production(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
+def _on_gpu(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
     """Makespans of plain repeats, then the spans of one run with events."""
     from executor.cuda import device_facts
-    from executor.production_setup import kernels_for, open_session, require_memory
+    from executor.production_setup import require_memory
 
     beat = _Beat(watchdog)
     require_memory(job.program, rank)
-    session = open_session(
-        job.deployment,
-        rank,
-        dist.group.WORLD,
-        most_sms=job.deployment.a2a.num_sms,
-        seed=job.seed,
-        beat=beat,
-    )
-    session.exchange.set_num_sms(job.deployment.a2a.num_sms)
-    kernels = kernels_for(
-        session, job.batch, job.routing, layers=job.layers, flush=job.flush, deadline_s=240.0
-    )
+    session, kernels = _opened(job, rank, beat)
     eager = _without_graphs(job)
     for _ in range(2):
         execute(eager, kernels, rank=rank)
@@ -87,11 +81,40 @@ def _production(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
     timeline = execute(eager, kernels, rank=rank)
     slowest = tuple(max(times) for times in zip(*gathered(makespans), strict=True))
     facts = dict(device_facts()) | {
-        "deep_gemm": session.gemm.version,
+        "gemm": session.gemm.version,
         "clocks": gathered(clocks),
         "spans_makespan_ns": max(gathered(kernels.makespan_ns)),
     }
     return Measured(joined(gathered(timeline)), slowest, facts=facts)
+
+
+def _opened(job: Job, rank: int, beat: _Beat) -> tuple[Session, Production]:
+    """The session and the kernels of the job's set."""
+    from executor.production_setup import kernels_for, open_session
+
+    if job.kernels == "triton":
+        from executor.triton_set import open_triton_session, triton_kernels
+
+        session = open_triton_session(
+            job.deployment, job.batch, job.routing, rank, dist.group.WORLD, seed=job.seed, beat=beat
+        )
+        kernels = triton_kernels(
+            session, job.batch, job.routing, layers=job.layers, flush=job.flush, deadline_s=240.0
+        )
+        return session, kernels
+    session = open_session(
+        job.deployment,
+        rank,
+        dist.group.WORLD,
+        most_sms=job.deployment.a2a.num_sms,
+        seed=job.seed,
+        beat=beat,
+    )
+    session.exchange.set_num_sms(job.deployment.a2a.num_sms)
+    kernels = kernels_for(
+        session, job.batch, job.routing, layers=job.layers, flush=job.flush, deadline_s=240.0
+    )
+    return session, kernels
 
 
 class _Beat:

@@ -4,7 +4,7 @@ torch, its Triton kernels are interpreted. Run as a module under TRITON_INTERPRE
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from executor.libraries import Scaled
 from executor.plain_layer import RankState, plain_model
 from executor.production import LAUNCHERS
+from executor.production_attention import Launcher
 from executor.production_setup import relative_error
 from executor.production_state import ProductionState, empty_caches, tokens_by_child
 from executor.production_weights import dequantised, production_weights
@@ -109,7 +110,17 @@ class OneRank:
         return out.bfloat16(), lambda: None
 
 
-def error(phase: str, schedule: str) -> float:
+def plain_libraries(deployment: Deployment) -> tuple[Any, Any]:
+    """Stand-ins for DeepGEMM and DeepEP."""
+    return PlainGemm(), OneRank()
+
+
+def error(
+    phase: str,
+    schedule: str,
+    launchers: Mapping[str, Launcher] = LAUNCHERS,
+    libraries: Callable[[Deployment], tuple[Any, Any]] = plain_libraries,
+) -> float:
     """Relative error of what one layer adds, against the plain model with the same weights."""
     if phase == "decode":
         batch = Batch("decode", ((1,) * 6,), ((3, 0, 70, 1, 2, 4),))
@@ -129,8 +140,7 @@ def error(phase: str, schedule: str) -> float:
     state = ProductionState(
         MODEL,
         weights,
-        PlainGemm(),  # type: ignore[arg-type]
-        OneRank(),  # type: ignore[arg-type]
+        *libraries(deployment),
         tokens_by_child(batch, routing, 0, cut, CPU),
         empty_caches(MODEL, batch, 0, 1, 1, CPU),
         0,
@@ -141,8 +151,8 @@ def error(phase: str, schedule: str) -> float:
     at = cut.token_index
     buffers = {"in.hidden": hidden, "in.a.hidden": hidden[:at], "in.b.hidden": hidden[at:]}
     for op in program.launches(0):
-        LAUNCHERS[kernel_name(op)](Call(op, 0, buffers, state))
-    names = ["L0.a.hidden", "L0.b.hidden"] if schedule == "tbo" else ["L0.hidden"]
+        launchers[kernel_name(op)](Call(op, 0, buffers, state))
+    names = ["L0.a.hidden", "L0.b.hidden"] if schedule.startswith("tbo") else ["L0.hidden"]
     out = torch.cat([buffers[name] for name in names])
     latent = MODEL.attention.kv_lora_rank
     prefix = tuple(

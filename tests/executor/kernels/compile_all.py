@@ -21,8 +21,8 @@ POINTERS = {
     "counts": "*i32", "lengths": "*i32", "words": "*i32", "y": "*i32", "out": "*bf16", "groups": "*i32",
     "signals": "*i32", "x_scales": "*fp32", "w_scales": "*fp32", "deadline_ns": "i64",
 }  # fmt: skip
-SIXTEENS = ("_at", "hidden", "_words", "capacity", "rows", "n", "k", "ql_row", "ql_head")
-SIXTEENS += ("qr_row", "qr_head", "cache_row", "cache_token")
+ENDINGS = ("_at", "hidden", "_words", "capacity", "_row", "_head", "_token")
+SIXTEENS = ("rows", "n", "k")
 RANK = {"rank": 1, "ranks": 2}
 
 
@@ -34,7 +34,7 @@ def compiled(kernel: Any, constants: dict[str, Any], warps: int, **types: str) -
             signature[name] = "constexpr"
             continue
         signature[name] = types.get(name) or POINTERS.get(name, "i32")
-        whole = name.endswith(SIXTEENS[:3]) or name in SIXTEENS
+        whole = name.endswith(ENDINGS) or name in SIXTEENS
         if signature[name].startswith("*") or whole:
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)

@@ -17,9 +17,10 @@ def test_the_best_experts_of_the_best_groups(
     device: str, sigmoid: bool, experts: int, k: int, groups: int, kept: int
 ) -> None:
     logits = torch.randn(9, experts, device=device)
-    options = {"groups": groups, "kept_groups": kept}
-    ids, weights = top_k(logits, k, sigmoid=sigmoid, factor=2.5, **options)
-    expected, reference = plain_top_k(logits, k, sigmoid=sigmoid, factor=2.5, **options)
+    ids, weights = top_k(logits, k, groups=groups, kept_groups=kept, sigmoid=sigmoid, factor=2.5)
+    expected, reference = plain_top_k(
+        logits, k, groups=groups, kept_groups=kept, sigmoid=sigmoid, factor=2.5
+    )
     assert torch.equal(ids, expected)
     torch.testing.assert_close(weights, reference)
 

@@ -1,0 +1,76 @@
+"""The exchanges of the Triton set: one mode, a buffer for each child, routes kept by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from executor.kernel_set import PeerLost
+from executor.kernels import low_latency, normal
+from executor.kernels.gemm import Grain, Signals, signal_words
+from executor.kernels.low_latency import LowLatency
+from executor.kernels.normal import Normal, NormalShape, Route
+from executor.kernels.peer_memory import PeerMemory, alone, symmetric
+from models.deployment import Deployment
+from schedules.program import Op
+
+BUFFERS = {"": 0, "a": 0, "b": 1}
+PHASES = {0: "dispatch", 1: "signal", 2: "combine", 3: "notify", 4: "transfer", 5: "combine"}
+
+
+@dataclass
+class TritonExchange:
+    """What the launchers of one rank use; exactly one of `normal` and `low` is there."""
+
+    normal: Normal | None
+    low: LowLatency | None
+    routes: dict[str, Route] = field(default_factory=dict)
+    _words: dict[tuple[int, Grain], Signals] = field(default_factory=dict)
+
+    def buffer(self, op: Op) -> int:
+        """Which of the two buffers an op uses: children do not share one."""
+        return BUFFERS[op.child]
+
+    def signals(self, op: Op, grain: Grain) -> Signals:
+        """The words that the down GEMM of this child raises."""
+        assert self.low is not None
+        key = (self.buffer(op), grain)
+        if key not in self._words:
+            shape = self.low.shape
+            device = self.low.error.device
+            self._words[key] = signal_words(shape.local_experts, shape.capacity, grain, device)
+        return self._words[key]
+
+    def check(self, rank: int) -> None:
+        """PeerLost when a wait on the device ran past its deadline since the last check."""
+        exchange = self.low or self.normal
+        assert exchange is not None
+        code = int(exchange.error)
+        if code:
+            exchange.error.zero_()
+            phase = PHASES.get(code // 1000, "combine")
+            who = "expert" if phase == "signal" else "rank"
+            raise PeerLost(f"rank {rank}: a {phase} waited too long for {who} {code % 1000 - 1}")
+
+
+def open_exchange(
+    deployment: Deployment, top_k: int, most_tokens: int, group: Any, device: torch.device
+) -> TritonExchange:
+    """Peer memory and the exchange of the deployment's mode. `group` None is a single rank.
+    MissingResource where peers cannot reach each other's memory."""
+    model, ranks = deployment.model, deployment.ep_size
+
+    def region(nbytes: int) -> PeerMemory:
+        return alone(nbytes, device) if ranks == 1 else symmetric(nbytes, group, device)
+
+    fp8 = deployment.quantization.dispatch == "fp8"
+    experts = deployment.physical_experts
+    if deployment.a2a.mode == "normal":
+        scales = model.hidden_size // 128 if fp8 else 0
+        shape = NormalShape(ranks, experts, model.hidden_size, top_k, most_tokens, scales)
+        return TritonExchange(Normal(region(normal.region_bytes(shape)), shape), None)
+    most = deployment.a2a.max_dispatch_tokens_per_rank
+    low = low_latency.Shape(ranks, experts, model.hidden_size, top_k, most, fp8)
+    return TritonExchange(None, LowLatency(region(low_latency.region_bytes(low)), low))

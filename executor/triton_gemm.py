@@ -1,0 +1,58 @@
+"""The GEMMs of the Triton set, as the production set calls DeepGEMM's; and those with signals."""
+
+from __future__ import annotations
+
+import torch
+
+from executor.kernels import gemm
+from executor.kernels.gemm import Signals, Tiling, num_sms_of
+from executor.libraries import Scaled
+
+# Chosen by `benchmarks.triton_ratios` on an H200 with Triton 3.6.
+FEW_ROWS = Tiling(64, 128, 128, 6, 4)
+MANY_ROWS = Tiling(128, 128, 128, 4, 8, halved=True)
+
+
+def tiling_for(rows: int) -> Tiling:
+    """The tiling for experts of about `rows` rows."""
+    return FEW_ROWS if rows <= FEW_ROWS.block_m else MANY_ROWS
+
+
+class TritonGemm:
+    """FP8 GEMMs with bf16 results on a number of SMs, all of the GPU's unless told otherwise."""
+
+    version = "triton"
+
+    def __init__(self, device: torch.device) -> None:
+        self.num_sms = min(132, num_sms_of(device)) if device.type != "cuda" else num_sms_of(device)
+        self._one_expert = torch.zeros(0, dtype=torch.int32, device=device)
+
+    def dense(self, x: Scaled, weight: Scaled, sms: int | None) -> torch.Tensor:
+        """[m, k] times the transposed [n, k]: a grouped GEMM of one expert."""
+        rows = x[0].shape[0]
+        if rows > self._one_expert.numel():
+            self._one_expert = torch.zeros(rows, dtype=torch.int32, device=x[0].device)
+        whole = (weight[0].unsqueeze(0), weight[1].unsqueeze(0))
+        return gemm.contiguous(
+            x, whole, self._one_expert[:rows], sms or self.num_sms, tiling=tiling_for(rows)
+        )
+
+    def contiguous(
+        self, x: Scaled, weight: Scaled, expert_of: torch.Tensor, sms: int | None
+    ) -> torch.Tensor:
+        """Rows sorted by expert, each expert's a multiple of 128, times that expert's [n, k]."""
+        return gemm.contiguous(x, weight, expert_of, sms or self.num_sms, tiling=MANY_ROWS)
+
+    def masked(
+        self,
+        x: Scaled,
+        weight: Scaled,
+        counts: torch.Tensor,
+        expected: int,
+        sms: int | None,
+        signals: Signals | None = None,
+    ) -> torch.Tensor:
+        """[E, m, k] of which `counts` rows are valid, times each expert's [n, k]."""
+        return gemm.masked(
+            x, weight, counts, sms or self.num_sms, tiling=tiling_for(expected), signals=signals
+        )

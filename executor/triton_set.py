@@ -1,0 +1,100 @@
+"""The Triton kernel set: our own grouped GEMM, exchanges and small kernels on CUDA streams.
+
+It runs where torch and Triton do, needs no library, and raises and polls signals, so that every
+schedule runs on it, single-batch overlap with signals included. Ranks are GPUs of one node that reach
+each other's memory. Dense products that are not FP8 linear layers, and prefill attention, are torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from executor.clocks import ClockLog
+from executor.cuda import StreamPool, many_hardware_queues, require_gpus
+from executor.gate import Gate
+from executor.kernel_set import MissingResource
+from executor.production import Production
+from executor.production_setup import SPARE, Session, kernels_for
+from executor.production_weights import production_weights, weight_bytes
+from executor.triton_exchange import TritonExchange, open_exchange
+from executor.triton_gemm import TritonGemm
+from executor.triton_launchers import LAUNCHERS
+from models.deployment import Batch, Deployment
+from models.routing import Routing
+
+OLDEST = (8, 9)
+
+
+def open_triton_session(
+    deployment: Deployment,
+    batch: Batch,
+    routing: Routing,
+    rank: int,
+    group: Any,
+    *,
+    seed: int = 0,
+    beat: Callable[[str], None] = lambda what: None,
+) -> Session:
+    """Weights, peer memory and one rank's gate, for batches of at most this one's tokens.
+
+    MissingResource before anything is allocated when the GPU lacks FP8, memory or peers.
+    """
+    many_hardware_queues()
+    require_gpus(1)
+    _require_fp8()
+    model, local = deployment.model, deployment.experts_per_rank
+    free, need = torch.cuda.mem_get_info()[0], weight_bytes(model, local)
+    if need * SPARE > free:
+        raise MissingResource(
+            f"rank {rank}: weights of {need / 2**30:.1f} GiB do not fit {free / 2**30:.1f} GiB"
+        )
+    device = torch.device("cuda", torch.cuda.current_device())
+    top_k = int(routing.ids[rank].shape[1])
+    exchange: Any = open_exchange(deployment, top_k, max(batch.tokens), group, device)
+    gemm: Any = TritonGemm(device)
+    first = rank * local
+    return Session(
+        deployment,
+        rank,
+        group,
+        Gate(rank, deployment.ep_size),
+        StreamPool(),
+        ClockLog(torch.cuda.current_device()),
+        gemm,
+        exchange,
+        production_weights(model, range(first, first + local), seed, device),
+        seed,
+        beat,
+    )
+
+
+def triton_kernels(
+    session: Session, batch: Batch, routing: Routing, *, layers: int, **options: Any
+) -> Production:
+    """A kernel set for one batch; `options` are those of `Production`."""
+    exchange: Any = session.exchange
+    assert isinstance(exchange, TritonExchange)
+    return kernels_for(
+        session,
+        batch,
+        routing,
+        layers=layers,
+        launchers=LAUNCHERS,
+        walks_calls=True,
+        signals=True,
+        check=lambda: exchange.check(session.rank),
+        **options,
+    )
+
+
+def _require_fp8() -> None:
+    capability = torch.cuda.get_device_capability()
+    if capability < OLDEST:
+        name = torch.cuda.get_device_name()
+        raise MissingResource(
+            f"the Triton set multiplies FP8, which {name} (compute capability "
+            f"{capability[0]}.{capability[1]}) cannot; 8.9 is the oldest that can"
+        )
