@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -55,6 +57,32 @@ def test_a_machine_without_gpus_is_told_so() -> None:
         done = command(*words)
         assert done.returncode == 3 and done.stderr.count("\n") == 1, done.stderr
         assert "needs 2 CUDA GPUs; torch sees 0" in done.stderr
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.slow
+def test_ranks_with_different_scenarios_are_told_so() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ranks = []
+    for rank, tokens in enumerate((2, 3)):
+        launcher = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        words = ["run", "tiny", "-s", "baseline", "--kernels", "reference", "--layers", "1"]
+        words += ["--set", f"phase.decode.batch_per_rank={tokens}"]
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "moe_overlap", *words],
+                env=os.environ | launcher | {"MASTER_PORT": port},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for process in ranks:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 1, errors
+        assert "ranks were started with different programs" in errors
 
 
 @needs_torch
