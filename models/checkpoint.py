@@ -10,8 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
+from models.checkpoint_config import (
+    Server,
+    converts_online,
+    expert_counts,
+    expert_sizes,
+    fusion_case,
+    moe_layers,
+)
 from models.checkpoint_files import Checkpoint, LayerTensors
 from models.checkpoint_formats import FP4_EXPERTS, MXFP4, Format, ceil_div, format_of
 from models.checkpoint_slots import (
@@ -22,9 +30,7 @@ from models.checkpoint_slots import (
     shared_name,
     slot_findings,
 )
-from models.errors import InputError
 from models.fusion import Decision, decide
-from models.fusion_case import FusionCase, device_facts
 
 Verdict = Literal[
     "fuses", "fuses after online requantisation", "refused", "would load and serve garbage"
@@ -35,19 +41,6 @@ _VERDICTS: Mapping[Effect, Verdict] = {
     "refused": "refused",
     "garbage": "would load and serve garbage",
 }
-_SHARED_KEYS = ("n_shared_experts", "num_shared_experts")
-_ROUTED_KEYS = ("n_routed_experts", "num_experts", "num_local_experts")
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """What the checkpoint is to be served on: device, ranks that share an expert, and ranks that spread
-    the experts with their all-to-all."""
-
-    device: str = "sm90"
-    tp: int = 1
-    ep: int = 1
-    a2a: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +79,18 @@ class Report:
 
 
 def inspect(checkpoint: Checkpoint, server: Server | None = None) -> Report:
-    """The report. InputError with file and key for a config that lacks sizes or a shared expert."""
+    """The report. InputError with file and key for a config that lacks sizes or a shared expert, or a
+    server that cannot be."""
     server = server or Server()
     fmt = format_of(checkpoint)
-    shared, routed = _counts(checkpoint)
-    sizes = _sizes(checkpoint)
-    case = _case(checkpoint, fmt, server, shared, routed, sizes)
-    enforced = decide(replace(case, enforce=True))
-    layers = []
-    for number in _moe_layers(checkpoint):
-        layer = next((one for one in checkpoint.layers if one.layer == number), None)
+    _, routed = expert_counts(checkpoint)
+    sizes = expert_sizes(checkpoint)
+    case = fusion_case(checkpoint, fmt, server)
+    can_fuse = case.quant_can_fuse or converts_online(case)
+    enforced = decide(replace(case, enforce=True, quant_can_fuse=can_fuse))
+    stored, layers = {layer.layer: layer for layer in checkpoint.layers}, []
+    for number in moe_layers(checkpoint):
+        layer = stored.get(number)
         findings = _layer_findings(layer, number, fmt, enforced, routed, sizes, server.tp)
         layers.append(_judge(number, findings, fmt))
     return Report(
@@ -121,7 +116,7 @@ def _layer_findings(
 ) -> Iterator[Finding]:
     if layer is None or not layer.routed:
         where = f"layers.{number}"
-        yield Finding("checkpoint.routed", "refused", where, "no routed expert is stored")
+        yield Finding("checkpoint.routed", "refused", where, "no experts.0, .1, ... are stored")
         return
     yield from routed_faults(layer, fmt, routed, sizes)
     if not layer.shared:
@@ -215,108 +210,3 @@ def _moves(layer: LayerTensors, routed: int) -> Iterator[Move]:
         renamed = f"{layer.block}.experts.{routed}.{projection}.{suffix}"
         parameter = f"{layer.block}.experts.{prefix}_{suffix}"
         yield Move(layer.names[key], renamed, parameter, part, str(info))
-
-
-def _counts(checkpoint: Checkpoint) -> tuple[int, int]:
-    """Shared and routed experts by the config."""
-    source, config = str(checkpoint.folder / "config.json"), checkpoint.config
-    routed = _first(config, _ROUTED_KEYS)
-    if type(routed) is not int or routed < 1:
-        raise InputError(source, _ROUTED_KEYS[0], routed, "a whole number from 1")
-    shared = _first(config, _SHARED_KEYS)
-    if shared is None and config.get("shared_expert_intermediate_size"):
-        shared = 1
-    if type(shared) is not int or shared < 1:
-        allowed = "a whole number from 1: without a shared expert there is nothing to fuse"
-        raise InputError(source, "n_shared_experts", shared, allowed)
-    return shared, routed
-
-
-def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((config[key] for key in keys if config.get(key) is not None), None)
-
-
-def _sizes(checkpoint: Checkpoint) -> dict[str, tuple[int, int]]:
-    """(outputs, inputs) of a routed expert's projections."""
-    source, sizes = str(checkpoint.folder / "config.json"), []
-    for key in ("hidden_size", "moe_intermediate_size"):
-        value = checkpoint.config.get(key)
-        if type(value) is not int or value < 1:
-            raise InputError(source, key, value, "a whole number from 1")
-        sizes.append(value)
-    hidden, inner = sizes
-    return {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
-
-
-def _moe_layers(checkpoint: Checkpoint) -> list[int]:
-    """Layers that the config gives routed experts; draft layers beyond them are not among them."""
-    source, config = str(checkpoint.folder / "config.json"), checkpoint.config
-    count, first = config.get("num_hidden_layers"), config.get("first_k_dense_replace", 0)
-    if type(count) is not int or type(first) is not int or not 0 <= first < count:
-        raise InputError(source, "num_hidden_layers", count, f"more than {first} dense layers")
-    step = config.get("moe_layer_freq", 1)
-    dense = config.get("mlp_only_layers") or ()
-    step = step if type(step) is int and step > 0 else 1
-    return [number for number in range(first, count, step) if number not in dense]
-
-
-def _case(
-    checkpoint: Checkpoint,
-    fmt: Format,
-    server: Server,
-    shared: int,
-    routed: int,
-    sizes: Mapping[str, tuple[int, int]],
-) -> FusionCase:
-    """The fusion case of this checkpoint on this server."""
-    config = checkpoint.config
-    platform, capability = device_facts(server.device)
-    inner = sizes["gate_proj"][0]
-    given = _first(
-        config, ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
-    )
-    facts: dict[str, Any] = {
-        "architecture": (config.get("architectures") or [checkpoint.architecture])[0],
-        "tp": server.tp * server.ep,
-        "ep": server.ep,
-        "a2a": server.a2a,
-        "platform": platform,
-        "capability": capability,
-        "aiter": platform == "hip",
-        "model_type": str(config.get("model_type", "")),
-        "top_k": config.get("num_experts_per_tok") or 0,
-        "hidden_size": sizes["gate_proj"][1],
-        "moe_intermediate": inner,
-        "shared_intermediate": given or inner * shared,
-        "hidden_act": str(config.get("hidden_act", "silu")),
-        "swiglu_limit": config.get("swiglu_limit"),
-        "quant": fmt.quant,
-        **(fmt.facts or {}),
-    }
-    excluded = names_shared(checkpoint.quantization)
-    facts["shared_excluded"] = excluded
-    vetoing = fmt.quant in ("modelopt_fp4", "quark")
-    facts["quant_can_fuse"] = not (vetoing and excluded) or _converts_online(facts)
-    return FusionCase(checkpoint.architecture, facts.pop("architecture"), routed, shared, **facts)
-
-
-def _converts_online(facts: Mapping[str, Any]) -> bool:
-    """Quark's way out for an excluded shared expert: Qwen3.5 on gfx95x, enforced."""
-    qwen = str(facts["model_type"]).startswith("qwen3_5")
-    return facts["quant"] == "quark" and qwen and facts["capability"] == 95
-
-
-def names_shared(quantization: Mapping[str, Any]) -> bool:
-    """Whether an exclude list names the shared expert (its gate alone does not count), or a spec of its
-    own differs from the global one."""
-    lists = [
-        quantization.get(key)
-        for key in ("exclude_modules", "ignore", "exclude", "modules_to_not_convert")
-    ]
-    entries = [str(entry) for found in lists if isinstance(found, list) for entry in found]
-    if any("shared_expert" in entry.replace("shared_expert_gate", "") for entry in entries):
-        return True
-    own = quantization.get("layer_quant_config")
-    specs = own.items() if isinstance(own, Mapping) else ()
-    common = quantization.get("global_quant_config")
-    return any("shared_expert" in pattern and spec != common for pattern, spec in specs)

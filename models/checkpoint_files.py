@@ -14,9 +14,9 @@ from models.errors import InputError
 
 _INDEX = "model.safetensors.index.json"
 _EXPERT = re.compile(
-    r"(?P<block>.*\blayers\.(?P<layer>\d+)\.[a-z_]+)\."
-    r"(?:experts\.(?P<expert>\d+)|(?P<shared>shared_experts?))\."
-    r"(?P<projection>gate_proj|up_proj|down_proj|gate_up_proj|w1|w2|w3)\.(?P<suffix>[a-z0-9_]+)$"
+    r"(?P<block>(?P<root>.*\b)layers\.(?P<layer>[0-9]{1,9})\.[a-z_]+)\."
+    r"(?:experts\.(?P<expert>[0-9]{1,9})|(?P<shared>shared_experts?))\."
+    r"(?P<projection>gate_proj|up_proj|down_proj|gate_up_proj|w1|w2|w3)\.(?P<suffix>[a-z0-9_]+)"
 )
 TensorKey = tuple[str, str]  # projection, suffix
 _SUFFIXES = {"scale": "weight_scale_inv"}  # DeepSeek's own name of the block scale
@@ -37,12 +37,14 @@ class LayerTensors:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`config` is the text model's; `quantization` the parsed quantisation config, empty without one,
-    from `quantization_file`."""
+    """`config` is the text model's; `architecture` the class of the whole model, `text_architecture` the
+    text model's own, where it has one; `quantization` the parsed quantisation config, empty without
+    one, from `quantization_file`."""
 
     folder: Path
     config: Mapping[str, Any]
     architecture: str
+    text_architecture: str
     quantization: Mapping[str, Any]
     quantization_file: str
     layers: tuple[LayerTensors, ...]
@@ -67,7 +69,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(
         folder,
         text,
-        _architecture(folder, outer, text),
+        _architecture(folder, outer.get("architectures") or text.get("architectures")),
+        _architecture(folder, text.get("architectures") or outer.get("architectures")),
         quantization,
         source,
         _layers(tensors),
@@ -79,7 +82,7 @@ def _json(path: Path) -> dict[str, Any]:
     if file_size(path) > MAX_HEADER_BYTES:
         raise InputError(str(path), "file", file_size(path), f"at most {MAX_HEADER_BYTES} bytes")
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes().decode())
     except OSError as error:
         raise InputError(str(path), "file", error.strerror, "a readable file") from error
     except (ValueError, RecursionError) as error:
@@ -89,13 +92,11 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _architecture(folder: Path, outer: dict[str, Any], text: dict[str, Any]) -> str:
-    names = outer.get("architectures") or text.get("architectures")
-    if not isinstance(names, list) or not names or not isinstance(names[0], str):
-        raise InputError(
-            str(folder / "config.json"), "architectures", names, "a list with the model's class"
-        )
-    return names[0]
+def _architecture(folder: Path, names: Any) -> str:
+    if isinstance(names, list) and names and isinstance(names[0], str) and names[0].isidentifier():
+        return names[0]
+    allowed = "a list with the model's class"
+    raise InputError(str(folder / "config.json"), "architectures", names, allowed)
 
 
 def _quantization(
@@ -139,6 +140,8 @@ def _indexed(folder: Path, index: Path) -> dict[str, TensorInfo]:
     headers: dict[str, dict[str, TensorInfo]] = {}
     tensors: dict[str, TensorInfo] = {}
     for name, shard in where.items():
+        if not name.isprintable():
+            raise InputError(str(index), "weight_map", name, "names of printable characters")
         if not isinstance(shard, str) or Path(shard).name != shard or shard in ("", ".", ".."):
             raise InputError(str(index), f"weight_map.{name}", shard, "a file name in the folder")
         if shard not in headers:
@@ -152,12 +155,14 @@ def _indexed(folder: Path, index: Path) -> dict[str, TensorInfo]:
 
 
 def _layers(tensors: Mapping[str, TensorInfo]) -> tuple[LayerTensors, ...]:
-    layers: dict[int, LayerTensors] = {}
+    """Expert tensors by layer. Where a draft module counts layers of its own (`mtp.layers.0`), they are
+    those of the larger part, the model's."""
+    roots: dict[str, dict[int, LayerTensors]] = {}
     for name, info in tensors.items():
-        match = _EXPERT.match(name)
+        match = _EXPERT.fullmatch(name)
         if match is None:
             continue
-        number = int(match["layer"])
+        number, layers = int(match["layer"]), roots.setdefault(match["root"], {})
         layer = layers.setdefault(number, LayerTensors(number, match["block"], {}, {}, {}))
         projection, suffix = match["projection"], match["suffix"]
         key = (_PROJECTIONS.get(projection, projection), _SUFFIXES.get(suffix, suffix))
@@ -166,4 +171,5 @@ def _layers(tensors: Mapping[str, TensorInfo]) -> tuple[LayerTensors, ...]:
             layer.names[key] = name
         else:
             layer.routed.setdefault(int(match["expert"]), {})[key] = info
-    return tuple(layers[number] for number in sorted(layers))
+    largest = max(roots.values(), key=len, default={})
+    return tuple(largest[number] for number in sorted(largest))

@@ -229,16 +229,23 @@ def format_of(checkpoint: Checkpoint) -> Format:
         return _quark(config, source)
     if method in ("awq", "gptq"):
         make = awq if method == "awq" else gptq
-        return make(_whole(config, "bits", 4, source), _whole(config, "group_size", 128, source))
+        return make(_bits(config, "bits", source), _whole(config, "group_size", source))
     if method == "compressed-tensors":
         return _compressed(config, source)
     raise InputError(source, "quantization_config.quant_method", method, ", ".join(_METHODS))
 
 
-def _whole(config: Mapping[str, Any], key: str, default: int, source: str) -> int:
-    value = config.get(key, default)
+def _whole(config: Mapping[str, Any], key: str, source: str) -> int:
+    value = config.get(key)
     if type(value) is not int or value < 1:
         raise InputError(source, key, value, "a whole number from 1")
+    return value
+
+
+def _bits(config: Mapping[str, Any], key: str, source: str) -> int:
+    value = _whole(config, key, source)
+    if value not in (2, 4, 8):
+        raise InputError(source, key, value, "2, 4, 8: integers that fill 32 bits")
     return value
 
 
@@ -250,13 +257,13 @@ def _fp8(checkpoint: Checkpoint, source: str) -> Format:
         return FP8_TENSOR
     if not (isinstance(block, list) and len(block) == 2 and block[0] == block[1]):
         raise InputError(source, "weight_block_size", block, "two equal whole numbers, or null")
-    return fp8_block(_whole({"block": block[0]}, "block", 128, source))
+    return fp8_block(_whole({"weight_block_size": block[0]}, "weight_block_size", source))
 
 
 def _modelopt(config: Mapping[str, Any], source: str) -> Format:
     algorithm = config.get("quant_algo")
     known = {"NVFP4": NVFP4, "FP8": FP8_TENSOR}
-    if algorithm not in known:
+    if not isinstance(algorithm, str) or algorithm not in known:
         raise InputError(source, "quant_algo", algorithm, ", ".join(known))
     return known[algorithm]
 
@@ -284,8 +291,8 @@ def _compressed(config: Mapping[str, Any], source: str) -> Format:
         raise InputError(source, "config_groups", groups, "a group with weights")
     if kind == "float-quantized":
         return _compressed_fp8(weights, source)
-    bits = _whole(weights, "num_bits", 4, source)
-    group = _whole(weights, "group_size", 128, source)
+    bits = _bits(weights, "num_bits", source)
+    group = _whole(weights, "group_size", source)
     return wna16(bits, group, bool(weights.get("symmetric", True)))
 
 

@@ -94,18 +94,20 @@ def _copied(fmt: Format, key: TensorKey, name: str, want: TensorInfo, have: Tens
         return _typed(name, want, have)
     if len(shape) != len(want.shape):
         return Finding("loader.stops", "refused", name, f"{have} into {want}")
-    cut = False
+    cut = repeated = False
     at = _sharded_dimension(stored, key[0], len(shape))
     for dimension, (size, room) in enumerate(zip(shape, want.shape, strict=True)):
         if size == room:
             continue
         if dimension == at and size > room:
             cut = True
-        elif dimension == at or size != 1:
+        elif dimension != at and size == 1:
+            repeated = True
+        else:
             detail = f"{have} into {want}: dimension {dimension} is {size}, not {room}"
             return Finding("loader.stops", "refused", name, detail)
-        else:
-            return Finding("loader.broadcast", "garbage", name, f"{have} is repeated to {want}")
+    if repeated:
+        return Finding("loader.broadcast", "garbage", name, f"{have} is repeated to {want}")
     if cut:
         return Finding("loader.cut", "garbage", name, f"only a part of {have} enters {want}")
     return _typed(name, want, have)
@@ -133,11 +135,17 @@ def routed_faults(
     layer: LayerTensors, fmt: Format, experts: int, sizes: Mapping[str, tuple[int, int]]
 ) -> Iterator[Finding]:
     """What keeps the routed experts themselves from being this format: missing experts or tensors, other
-    types or shapes. `sizes` gives (outputs, inputs) of each projection."""
-    missing = sorted(set(range(experts)) - layer.routed.keys())
+    types or shapes, experts beyond those of the config (the first of them would enter the shared slot).
+    `sizes` gives (outputs, inputs) of each projection."""
+    beyond = sorted(number for number in layer.routed if number >= experts)
+    missing = experts - (len(layer.routed) - len(beyond))
     if missing:
-        where = f"{layer.block}.experts.{missing[0]}"
-        yield Finding("checkpoint.routed", "refused", where, f"{len(missing)} experts are missing")
+        first = next(number for number in range(experts) if number not in layer.routed)
+        where = f"{layer.block}.experts.{first}"
+        yield Finding("checkpoint.routed", "refused", where, f"{missing} experts are missing")
+    if beyond:
+        where, detail = f"{layer.block}.experts.{beyond[0]}", f"the config has {experts} experts"
+        yield Finding("checkpoint.routed", "refused", where, detail)
     for number, tensors in layer.routed.items():
         for projection in PROJECTIONS:
             yield from _projection_faults(

@@ -11,7 +11,7 @@ from models.errors import InputError
 from models.experts import is_deepep_class, slot_layout
 
 Platform = Literal["cuda", "hip", "musa", "cpu"]
-_DEVICE = re.compile(r"(?:(sm|mp)(\d+)|(gfx)(\d+)[0-9a-f])$")
+_DEVICE = re.compile(r"(?:(sm|mp)([0-9]{2,3})|(gfx)([0-9]{2,3})[0-9a-f])")
 _PLATFORMS: Mapping[str, Platform] = {"sm": "cuda", "gfx": "hip", "mp": "musa"}
 
 
@@ -95,7 +95,7 @@ def device_facts(device: str) -> tuple[Platform, int]:
     """
     if device == "cpu":
         return "cpu", 0
-    match = _DEVICE.match(device)
+    match = _DEVICE.fullmatch(device)
     if match is None:
         raise InputError("device", "device", device, "cpu, sm90, gfx942, mp31, ...")
     family, digits = (part for part in match.groups() if part is not None)

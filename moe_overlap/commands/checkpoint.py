@@ -35,7 +35,8 @@ def checkpoint(
     as_json: JsonOption = False,
 ) -> None:
     """Read a checkpoint's headers and say, layer by layer, whether its shared expert can be fused."""
-    from models.checkpoint import Server, inspect
+    from models.checkpoint import inspect
+    from models.checkpoint_config import Server
     from models.checkpoint_files import open_checkpoint
     from moe_overlap.output import print_json
 

@@ -6,7 +6,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import Report, Server, inspect
+from models.checkpoint import Report, inspect
+from models.checkpoint_config import Server
 from models.checkpoint_files import open_checkpoint
 from models.fusion import Decision
 from scenarios.resolve import Resolved

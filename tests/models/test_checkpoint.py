@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from models.checkpoint import LayerVerdict, Report, Server, inspect
+from models.checkpoint import LayerVerdict, Report, inspect
+from models.checkpoint_config import Server
 from models.checkpoint_files import open_checkpoint
 from models.checkpoint_slots import RULES
 from models.errors import InputError
@@ -289,7 +290,21 @@ def test_unknown_methods_and_missing_keys_name_file_and_key(tmp_path: Path) -> N
         ({"n_routed_experts": "many"}, "n_routed_experts"),
         ({"hidden_size": None}, "hidden_size"),
         ({"num_hidden_layers": 1}, "num_hidden_layers"),
+        ({"num_hidden_layers": 2**62}, "num_hidden_layers"),
+        ({"first_k_dense_replace": -1}, "first_k_dense_replace"),
+        ({"moe_layer_freq": 0}, "moe_layer_freq"),
+        ({"moe_layer_freq": [0, 1]}, "moe_layer_freq"),
+        ({"moe_layer_freq": [0, 1, "x"]}, "moe_layer_freq"),
+        ({"decoder_sparse_step": "x"}, "decoder_sparse_step"),
+        ({"mlp_only_layers": True}, "mlp_only_layers"),
+        ({"shared_expert_intermediate_size": "x"}, "shared_expert_intermediate_size"),
         ({"architectures": []}, "architectures"),
+        ({"architectures": ["a\nb"]}, "architectures"),
+        (quantised("awq", bits=2**31), "bits"),
+        (quantised("gptq", bits=3), "bits"),
+        (quantised("gptq", group_size=None), "group_size"),
+        (quantised("nvfp4", quant_algo=["NVFP4"]), "quant_algo"),
+        (quantised("fp8_block", weight_block_size=[0, 0]), "weight_block_size"),
     ]
     folder = write(tmp_path, config_of("bf16"), expert_tensors("bf16"))
     for changes, key in cases:
@@ -299,3 +314,69 @@ def test_unknown_methods_and_missing_keys_name_file_and_key(tmp_path: Path) -> N
         with pytest.raises(InputError) as caught:
             inspect(open_checkpoint(folder))
         assert caught.value.key == key and "config.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("server", "key"),
+    [
+        (Server(a2a="deepepp"), "a2a"),
+        (Server(ep=3), "ep"),
+        (Server(device="sm" + "9" * 5000), "device"),
+        (Server(device="sm90\n"), "device"),
+    ],
+    ids=["a2a", "ep", "digits", "newline"],
+)
+def test_a_server_that_cannot_be_is_refused(server: Server, key: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        report(tmp_path, "bf16", server=server)
+    assert caught.value.key == key and len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "layers"),
+    [
+        ({"moe_layer_freq": 2}, [2]),
+        ({"moe_layer_freq": [0, 1, 0]}, [1]),
+        ({"decoder_sparse_step": 2}, [1]),
+        ({"mlp_only_layers": [2]}, [1]),
+        ({"moe_layer_freq": None, "first_k_dense_replace": None, "mlp_only_layers": [0]}, [1, 2]),
+    ],
+    ids=["period", "pattern", "Qwen's period", "dense layers", "nulls"],
+)
+def test_which_layers_are_moe(config: dict[str, Any], layers: list[int], tmp_path: Path) -> None:
+    assert [one.layer for one in report(tmp_path, "bf16", **config).layers] == layers
+
+
+def test_experts_that_the_config_does_not_count_are_not_taken_for_the_slot(tmp_path: Path) -> None:
+    layer = only(report(tmp_path, "bf16", n_routed_experts=EXPERTS - 1))
+    assert (layer.verdict, layer.rule) == ("refused", "checkpoint.routed")
+    assert layer.findings[0].tensor.endswith(f"experts.{EXPERTS - 1}")
+    missing = only(report(tmp_path, "bf16", n_routed_experts=2**40))
+    assert missing.findings[0].tensor.endswith(f"experts.{EXPERTS}")
+
+
+def test_a_draft_module_does_not_stand_in_for_the_model_s_layers(tmp_path: Path) -> None:
+    """Its layers count from 0 again (`mtp.layers.1`), and would hide what the model's lack."""
+    tensors = expert_tensors("fp8_block")
+    prefix = "model.layers.1.mlp"
+    draft = {
+        name.replace("model.", "mtp.", 1): spec
+        for name, spec in tensors.items()
+        if name.startswith(prefix)
+    }
+    kept = {name: s for name, s in tensors.items() if not name.startswith(f"{prefix}.shared")}
+    found = inspect(open_checkpoint(write(tmp_path, config_of("fp8_block"), kept | draft)))
+    assert [layer.rule for layer in found.layers] == ["checkpoint.shared", "slot.fits"]
+
+
+def test_a_copy_that_fails_is_not_called_a_broadcast(tmp_path: Path) -> None:
+    """One dimension of size 1 would be repeated, but the other is neither 1 nor right."""
+    short = changed(bf16, "weight", lambda o, k: (1, 3))
+    assert only(report(tmp_path, "bf16", short)).rule == "loader.stops"
+
+
+def test_online_conversion_needs_enforced_fusion(tmp_path: Path) -> None:
+    config = QWEN | quantised("mxfp4", exclude=["*shared_expert.*"])
+    found = report(tmp_path, "mxfp4", bf16, server=Server("gfx950"), **config)
+    assert (found.default.outcome, found.default.rule) == ("not fused", "qwen.can_fuse.quant")
+    assert found.enforced.outcome == "fused"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from models.checkpoint_files import open_checkpoint
 from models.checkpoint_headers import MAX_HEADER_BYTES, TensorInfo, read_header
@@ -74,6 +74,19 @@ LIES: dict[str, tuple[bytes, str]] = {
     "negative size": (file_of({"x": entry(shape=[-1])}), "x.shape"),
     "fractional size": (file_of({"x": entry(shape=[1.0])}), "x.shape"),
     "true as a size": (file_of({"x": entry(shape=[True])}), "x.shape"),
+    "too many elements": (file_of({"x": entry(shape=[2**62, 8])}), "x.shape"),
+    "half a byte": (file_of({"x": entry("F4", [3])}), "x.shape"),
+    "bytes that no tensor fills": (file_of({"x": entry()}, data=5), "file"),
+    "a hole": (file_of({"x": entry(), "y": entry(offsets=[4, 6])}, data=6), "y.data_offsets"),
+    "an overlap": (file_of({"x": entry(), "y": entry()}), "y.data_offsets"),
+    "a gap before the first": (file_of({"x": entry(offsets=[1, 3])}, data=3), "x.data_offsets"),
+    "notes that are numbers": (
+        file_of({"__metadata__": {"a": 1}, "x": entry()}),
+        "__metadata__",
+    ),
+    "a byte order mark": (file_of(b"\xef\xbb\xbf{}", data=0), "header"),
+    "UTF-16": (file_of("{}".encode("utf-16"), data=0), "header"),
+    "half a surrogate pair": (file_of(b'{"\\ud800": 1}'), "header"),
     "data beyond the end": (file_of({"x": entry(offsets=[2, 4])}), "x.data_offsets"),
     "end before begin": (file_of({"x": entry(offsets=[2, 0])}), "x.data_offsets"),
     "shape and bytes differ": (file_of({"x": entry(shape=[3])}), "x.data_offsets"),
@@ -88,6 +101,22 @@ def test_a_header_that_is_cut_or_lies_is_refused(name: str, tmp_path: Path) -> N
     with pytest.raises(InputError) as caught:
         read_header(path)
     assert caught.value.key == key and str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(LIES.keys() - {"a name twice"}))
+def test_the_library_refuses_the_same_files(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "lie.safetensors"
+    path.write_bytes(LIES[name][0])
+    with pytest.raises(SafetensorError), safe_open(path, framework="numpy"):
+        pass
+
+
+def test_a_name_of_two_lines_would_break_the_message(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(file_of({"a\nb": entry()}))
+    with pytest.raises(InputError) as caught:
+        read_header(path)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def whole(folder: Path) -> Path:
@@ -153,6 +182,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "shard is a number": (
         lambda d: rewrite_index(d, lambda where: where.update({FIRST: 3})),  # type: ignore[dict-item]
         f"weight_map.{FIRST}",
+    ),
+    "a name of two lines": (
+        lambda d: rewrite_index(d, lambda where: where.update({"a\nb": SHARD})),
+        "weight_map",
     ),
     "a tensor that no shard has": (
         lambda d: rewrite_index(d, lambda where: where.update({"ghost": SHARD})),
