@@ -21,7 +21,7 @@ from scenarios.resolve import resolve
 from schedules.builders import build
 from schedules.program import Launch, Op, Program, Step
 
-LAYERS = 2
+LAYERS = 4
 GEMM_KINDS = ("gemm", "grouped_gemm_masked", "grouped_gemm_contiguous")
 DEFAULT_SCENARIOS: Mapping[str, str] = {
     "prefill": "deepseek-v3-h200-ep2-prefill",

@@ -35,11 +35,14 @@ from models.deployment import Deployment
 from schedules.program import Op, Program
 
 WARM_UPS = 2
-REPEATS = 6
-HOST_RUNS = 2
+REPEATS = 10
 CALLS = 8
-# The gate's sleep hides the host: it launches a program of some hundred kernels meanwhile.
-SLEEP_NS = 12_000_000
+# The GPU's power control and the host's caches settle while a program is repeated; only then is
+# anything measured. Small programs draw little power.
+SETTLE_NS = 1_200_000_000
+SETTLE_SMALL_NS = 300_000_000
+LARGE_TOKENS = 3000
+LEAST_RUNS, MOST_RUNS = 6, 60
 
 
 @dataclass
@@ -103,16 +106,17 @@ class LayerBench:
         session = self.sessions.of(case.deployment)
         if case.deployment.a2a.mode == "normal":
             session.exchange.set_num_sms(case.deployment.a2a.num_sms)
-        kernels = kernels_for(
-            session, case.batch, case.routing, layers=LAYERS, sleep_ns=SLEEP_NS, flush=True
-        )
+        kernels = kernels_for(session, case.batch, case.routing, layers=LAYERS)
         for _ in range(WARM_UPS):
+            began = time.perf_counter_ns()
             execute(case.program, kernels, rank=rank)
-        host = [
-            record for _ in range(HOST_RUNS) for record in host_costs(case.program, kernels, rank)
-        ]
+            took = time.perf_counter_ns() - began
+        runs_each = settling_runs(max(gathered(took)), max(case.batch.tokens))
+        host = host_costs([timed_run(case.program, kernels, rank) for _ in range(runs_each)])
         if case.deployment.a2a.mode == "normal":
             host += dispatch_call(session, case)
+            for _ in range(LEAST_RUNS):
+                execute(case.program, kernels, rank=rank)
         with Watch(self.reader) as watch:
             runs = self._profiled(case, kernels)
         return self._records(case, runs, watch.state) + host
@@ -126,7 +130,9 @@ class LayerBench:
                 execute(case.program, kernels, rank=rank)
 
         names = [op.name for op in case.program.launches(rank)]
-        return runs_by_range(traced(repeat), names)
+        runs = runs_by_range(traced(repeat), names)
+        # The profiler's start is a pause: the GPU is warm again in the later half.
+        return {name: repeats[len(repeats) // 2 :] for name, repeats in runs.items()}
 
     def _records(self, case: Case, runs: Runs, state: ClockState | None) -> list[Record]:
         ops = case.ops(self.sessions.rank)
@@ -162,19 +168,33 @@ def traced(run: Callable[[], None]) -> list[Mapping[str, Any]]:
         return read_trace(path)
 
 
-def host_costs(program: Program, kernels: Production, rank: int) -> list[Record]:
-    """What each launch of one run cost the host, by kind of work; a call that waits for the peers'
-    counts is left out here and timed by itself."""
+def settling_runs(run_ns: int, tokens: int) -> int:
+    """How often a program is repeated before it is measured."""
+    wanted = SETTLE_NS if tokens > LARGE_TOKENS else SETTLE_SMALL_NS
+    return max(LEAST_RUNS, min(MOST_RUNS, -(-wanted // run_ns)))
+
+
+def timed_run(program: Program, kernels: Production, rank: int) -> HostTimer:
+    """One run with the host's times."""
     timer = HostTimer(kernels)
     execute(program, timer, rank=rank)
-    costs: dict[str, list[int]] = {"event": timer.events} if timer.events else {}
-    for op, ns in timer.launches:
-        if op.role not in ("whole", "notify") or op.work.kind == "combine":
-            costs.setdefault(op.work.kind, []).append(ns)
+    return timer
+
+
+def host_costs(runs: Sequence[HostTimer]) -> list[Record]:
+    """What each launch cost the host in the later half of the runs, by kind of work; a call that waits
+    for the peers' counts is left out here and timed by itself."""
+    costs: dict[str, list[int]] = {}
+    for timer in runs[len(runs) // 2 :]:
+        costs.setdefault("event", []).extend(timer.events)
+        for op, ns in timer.launches:
+            if op.role not in ("whole", "notify") or op.work.kind == "combine":
+                costs.setdefault(op.work.kind, []).append(ns)
     costs.pop("layout", None)
     return [
         {"what": "host", "class": name, "ns": sorted(values)[len(values) // 2]}
         for name, values in sorted(costs.items())
+        if values
     ]
 
 
