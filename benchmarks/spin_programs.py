@@ -27,6 +27,7 @@ from schedules.program import (
 
 GATE_NS = 2_500_000
 SMALL_BYTES = 1024
+MAIN_TIMER_NS = 11_000
 US = 1000
 
 
@@ -47,7 +48,8 @@ def random_program(seed: int, *, ranks: int, num_sms: int, fan_out: bool = False
     """Two to three streams of three to eleven kernels, their events, and exchanges with two ranks.
 
     Streams start one after another, each released by the timer of the one before; with `fan_out` the
-    gate releases them all, which a GPU does one by one, microseconds apart.
+    gate releases them all, which a GPU does one by one, microseconds apart. An exchange takes the same
+    time on all ranks, other kernels their own.
     """
     rng = random.Random(seed)
     streams = (
@@ -130,6 +132,9 @@ def _steps(
         ),
         Record("gate", "main"),
     ]
+    if not fan_out:
+        timer = spin(1, MAIN_TIMER_NS, smem_bytes=SMALL_BYTES)
+        steps.append(Launch(_op("main.timer", "main", timer), "cpp"))
     released_by = "gate"
     for stream in [name for name, queue in queues.items() if queue and name != "main"]:
         timer = spin(1, rng.randint(20, 300) * US, smem_bytes=SMALL_BYTES)
@@ -143,9 +148,8 @@ def _steps(
         for producer, consumer in edges:
             if consumer == draft.name:
                 steps.append(Wait(producer, draft.stream))
-        work = spin(
-            draft.ctas, int(draft.cta_ns * rng.uniform(0.7, 1.3)), smem_bytes=draft.smem_bytes
-        )
+        own = 1.0 if draft.exchange else rng.uniform(0.7, 1.3)
+        work = spin(draft.ctas, int(draft.cta_ns * own), smem_bytes=draft.smem_bytes)
         op = _op(draft.name, draft.stream, work, draft.grid, draft.name if draft.exchange else None)
         steps.append(Launch(op, "cpp"))
         if draft.name in recorded:

@@ -109,6 +109,7 @@ class Spin:
         barrier()
         self._words.clear()
         barrier()
+        self._clock = align_clocks(self.library, self._words, rank, self._world_size)
 
     def _laid_out(self, program: Program, rank: int) -> _Layout:
         layout = _Layout()
