@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from moe_overlap.answers.collect import Answers, answers_of
 from moe_overlap.document import comparison_document
+from moe_overlap.fidelity import Fidelity
 from moe_overlap.outcome import predict
 from moe_overlap.row import Row
 from scenarios.resolve import Resolved, resolve
@@ -23,10 +25,12 @@ class Comparison:
 
     resolved: Resolved
     rows: tuple[Row, ...]
+    answers: Answers = field(default_factory=Answers)
+    fidelity: Fidelity = "auto"
 
     @cached_property
     def _document(self) -> dict[str, Any]:
-        return comparison_document(self.resolved, self.rows)
+        return comparison_document(self.resolved, self.rows, self.answers, self.fidelity)
 
     def document(self) -> dict[str, Any]:
         """The JSON document of `docs/formats.md`."""
@@ -41,14 +45,19 @@ def compare(
     scenario: Scenario,
     *,
     allow_refused: bool = False,
+    fidelity: Fidelity = "auto",
+    limit_ms: float | None = None,
     progress: Progress = lambda message: None,
 ) -> Comparison:
     """Predicts every schedule of the scenario. A schedule that is refused is a row with its reason;
-    with `allow_refused` it is predicted all the same, and still never wins."""
+    with `allow_refused` it is predicted all the same, and still never wins. `limit_ms` asks for the
+    largest batches under that latency (between tokens in decode, to the first token in prefill)."""
     progress(f"resolving {scenario.name}")
     resolved = resolve(scenario)
     rows = []
     for choice in resolved.schedules:
         progress(f"predicting {choice.name}")
-        rows.append(predict(resolved, choice, allow_refused=allow_refused))
-    return Comparison(resolved, tuple(rows))
+        rows.append(predict(resolved, choice, allow_refused=allow_refused, fidelity=fidelity))
+    progress("looking for largest batches and for what would flip the verdict")
+    answers = answers_of(resolved, rows, fidelity=fidelity, limit_ms=limit_ms)
+    return Comparison(resolved, tuple(rows), answers, fidelity)

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from moe_overlap import __version__
+from moe_overlap.answers.collect import Answers
+from moe_overlap.answers.words import answers_document
+from moe_overlap.fidelity import Fidelity
 from moe_overlap.row import Figures, Row
 from moe_overlap.verdict import explain, judge
 from scenarios.resolve import Resolved
@@ -13,7 +16,9 @@ from scenarios.resolve import Resolved
 SCHEMA = 1
 
 
-def comparison_document(resolved: Resolved, rows: Sequence[Row]) -> dict[str, Any]:
+def comparison_document(
+    resolved: Resolved, rows: Sequence[Row], answers: Answers, fidelity: Fidelity
+) -> dict[str, Any]:
     """The document of the rows, in their order."""
     verdict = judge(rows)
     machine = resolved.deployment.machine
@@ -32,6 +37,10 @@ def comparison_document(resolved: Resolved, rows: Sequence[Row]) -> dict[str, An
         "noise_us": _us(verdict.noise_ns),
     }
     document["why"] = explain(document)
+    steps = {row["name"]: row["step_us"] for row in document["schedules"] if row["step_us"]}
+    document["answers"] = answers_document(resolved, steps, answers)
+    errors = {row.name: row.shortcut_error for row in rows if row.figures is not None}
+    document["shortcuts"] = {"fidelity": fidelity, "error": errors}
     return document
 
 

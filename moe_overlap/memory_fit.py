@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from models.memory import GIB, Memory, lifetimes_of, memory
 from models.sglang_rules import Refusal
+from moe_overlap.answers.variation import size_of
 from scenarios.resolve import Resolved
 from schedules.program import Program, RankClass
 
@@ -33,12 +34,26 @@ class Fit:
         )
 
 
-def fit_of(resolved: Resolved, program: Program) -> Fit:
-    """The fit of a program whose classes carry the buffers of a step."""
+def fit_of(
+    resolved: Resolved, program: Program, smaller: tuple[Resolved, Program] | None = None
+) -> Fit:
+    """The fit of a program whose classes carry the buffers of a step. `smaller` is the same schedule at
+    a smaller batch: what grows between the two grows on; without it KV cache and activations are taken
+    as proportional to the batch."""
     machine, fraction = resolved.deployment.machine, resolved.scenario.runtime.memory_fraction
     limit = int(fraction * machine.hbm_gib * GIB)
-    needed = max((_needed(resolved, cls) for cls in program.classes), key=lambda m: m.total)
-    return Fit(needed, limit, _largest(resolved, needed, limit))
+    needed = _fullest(resolved, program)
+    size, growing = size_of(resolved), needed.kv_cache + needed.activations
+    if smaller is not None:
+        grown = needed.total - _fullest(*smaller).total
+        growing = grown * size // max(1, size - size_of(smaller[0]))
+    room = limit - (needed.total - growing)
+    most = max(0, room * size // growing) if growing > 0 else size
+    return Fit(needed, limit, most)
+
+
+def _fullest(resolved: Resolved, program: Program) -> Memory:
+    return max((_needed(resolved, cls) for cls in program.classes), key=lambda m: m.total)
 
 
 def _needed(resolved: Resolved, cls: RankClass) -> Memory:
@@ -51,12 +66,3 @@ def _needed(resolved: Resolved, cls: RankClass) -> Memory:
         for op in cls.ops
     ]
     return memory(resolved.deployment, resolved.batch, cls.ranks[0], lifetimes_of(uses, nbytes))
-
-
-def _largest(resolved: Resolved, needed: Memory, limit: int) -> int:
-    """KV cache and activations grow with the batch, the rest does not."""
-    batch = resolved.batch
-    size = max(map(len, batch.new_tokens)) if batch.phase == "decode" else max(batch.tokens)
-    growing = needed.kv_cache + needed.activations
-    room = limit - (needed.total - growing)
-    return max(0, room * size // growing) if growing else size

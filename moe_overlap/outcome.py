@@ -7,14 +7,17 @@ from dataclasses import dataclass, field, replace
 from models.machine import Machine
 from models.sglang_rules import Refusal
 from models.sglang_rules import Refused as RuleRefused
+from moe_overlap.answers.variation import halved
+from moe_overlap.fidelity import Fidelity, fold_error
 from moe_overlap.figures import Predicted, figures_of
 from moe_overlap.memory_fit import fit_of
 from moe_overlap.prediction import launch_of, program_of, refusal_of, variant_of
 from moe_overlap.row import Figures, Row
 from scenarios.resolve import Resolved, ScheduleChoice
+from schedules.builders import Fold
 from schedules.lint import lint
 from schedules.program import Program
-from simulator import Deadlock, simulate_step
+from simulator import Deadlock, simulate, simulate_step
 from simulator.bands import band
 
 _PHASE_SEEDS = range(2)
@@ -32,17 +35,34 @@ class Programs:
     def __call__(self, layers: int) -> Program:
         """The whole step with so many MoE layers."""
         if layers not in self.built:
-            self.built[layers] = program_of(
-                self.resolved,
-                self.choice,
-                layers=layers,
-                whole_step=True,
-                allow_refused=self.allow_refused,
-            )
+            self.built[layers] = self.folded(True, layers, whole_step=True)
         return self.built[layers]
 
+    def folded(self, fold: Fold, layers: int, *, whole_step: bool) -> Program:
+        """The program under another folding of ranks."""
+        return program_of(
+            self.resolved,
+            self.choice,
+            layers=layers,
+            whole_step=whole_step,
+            fold=fold,
+            allow_refused=self.allow_refused,
+        )
 
-def predict(resolved: Resolved, choice: ScheduleChoice, *, allow_refused: bool) -> Row:
+    def smaller(self) -> tuple[Resolved, Program] | None:
+        """Half the batch and its program of two layers; None where the schedule has none."""
+        half = halved(self.resolved)
+        if half is None:
+            return None
+        try:
+            return half, replace(self, resolved=half, built={})(2)
+        except RuleRefused:
+            return None
+
+
+def predict(
+    resolved: Resolved, choice: ScheduleChoice, *, allow_refused: bool, fidelity: Fidelity = "auto"
+) -> Row:
     """One row: refused by a rule, by memory, by lint or by the engine, else with its figures."""
     refused = refusal_of(resolved, choice)
     row = Row(choice.name, variant_of(resolved, choice), None, refused)
@@ -54,17 +74,17 @@ def predict(resolved: Resolved, choice: ScheduleChoice, *, allow_refused: bool) 
         sample = programs(min(2, layers))
     except RuleRefused:  # what not even --allow-refused can build
         return row
-    row = _with_memory(resolved, row, sample)
+    row = _with_memory(programs, row, sample)
     if row.refused and not allow_refused:
         return row
     for finding in lint(sample):
         if finding.severity == "error":
             return replace(row, refused=_refusal(f"lint.{finding.rule}", finding.message))
-    return _simulated(resolved, row, programs, layers)
+    return _simulated(resolved, row, programs, fidelity)
 
 
-def _with_memory(resolved: Resolved, row: Row, program: Program) -> Row:
-    fit = fit_of(resolved, program)
+def _with_memory(programs: Programs, row: Row, program: Program) -> Row:
+    fit = fit_of(programs.resolved, program, programs.smaller())
     return replace(
         row,
         launch=launch_of(program),
@@ -74,17 +94,42 @@ def _with_memory(resolved: Resolved, row: Row, program: Program) -> Row:
     )
 
 
-def _simulated(resolved: Resolved, row: Row, programs: Programs, layers: int) -> Row:
-    machine = resolved.deployment.machine
+def _simulated(resolved: Resolved, row: Row, programs: Programs, fidelity: Fidelity) -> Row:
+    machine, layers = resolved.deployment.machine, resolved.deployment.model.num_moe_layers
     try:
         step = simulate_step(programs, machine, layers)
+        program = programs(step.simulated)
+        figures = figures_of(resolved, Predicted(program, programs(1), step))
+        if row.launch == "eager" and fidelity != "fast":
+            figures = replace(figures, phase=_phase(program, machine, figures))
+        if fidelity == "full":
+            figures = replace(
+                figures, step_ns=figures.step_ns + _unfolded_ns(programs, layers) - step.ns
+            )
+        elif fidelity == "auto":
+            figures = replace(figures, shortcuts=_shortcuts(programs, layers))
     except Deadlock as deadlock:
         return replace(row, refused=_refusal("deadlock", str(deadlock)))
-    program = programs(step.simulated)
-    figures = figures_of(resolved, Predicted(program, programs(1), step))
-    if row.launch == "eager":
-        figures = replace(figures, phase=_phase(program, machine, figures))
-    return replace(row, program=program, timeline=step.timeline, figures=figures)
+    error = None if fidelity == "fast" else figures.shortcuts
+    return replace(
+        row, program=program, timeline=step.timeline, figures=figures, shortcut_error=error
+    )
+
+
+def _unfolded_ns(programs: Programs, layers: int) -> int:
+    """Every rank by itself, through all layers."""
+    program = programs.folded(False, layers, whole_step=True)
+    machine = programs.resolved.deployment.machine
+    return simulate(program, machine, fold=False, counters=False).makespan_ns
+
+
+def _shortcuts(programs: Programs, layers: int) -> float:
+    deployment = programs.resolved.deployment
+    return fold_error(
+        lambda fold: programs.folded(fold, min(2, layers), whole_step=False),
+        deployment.machine,
+        deployment.ep_size,
+    )
 
 
 def _phase(program: Program, machine: Machine, figures: Figures) -> tuple[float, float]:

@@ -13,8 +13,8 @@ from models.sglang_sbo import is_blackwell, select_variant
 from moe_overlap.errors import Refused
 from scenarios.errors import KeyPath
 from scenarios.resolve import Resolved, ScheduleChoice
+from schedules.builders import Fold, refusal
 from schedules.builders import build as build_schedule
-from schedules.builders import refusal
 from schedules.program import Begin, Program
 from schedules.timeline import Timeline
 from simulator import simulate as simulate_program
@@ -64,7 +64,7 @@ def program_of(
     *,
     layers: int,
     whole_step: bool = False,
-    fold: bool = True,
+    fold: Fold = True,
     allow_refused: bool = False,
 ) -> Program:
     """The program of a choice; the builders' own `Refused` when a rule forbids it."""

@@ -20,7 +20,8 @@ class Figures:
     `critical_path`, `bubbles_ns` and the SM fractions are of one layer, on the rank that the path
     ends on; `bounds_ns` are of the step. `doubt_ns` is, by kind of kernel, how much of the step would
     change if that kind's cost were off by its stated uncertainty. `phase` are the least and the most
-    that the step is multiplied by when ranks start apart (1 and 1 where that was not looked at).
+    that the step is multiplied by when ranks start apart (1 and 1 where that was not looked at);
+    `shortcuts` is the relative error that folded ranks may have.
     """
 
     step_ns: float
@@ -34,11 +35,12 @@ class Figures:
     cost_shares: Mapping[str, float]
     doubt_ns: Mapping[str, float]
     phase: tuple[float, float] = (1.0, 1.0)
+    shortcuts: float = 0.0
 
     @property
     def noise_ns(self) -> float:
         """Half width of the step's band: kinds err independently, one kernel kind errs alike."""
-        return hypot(*self.doubt_ns.values())
+        return hypot(*self.doubt_ns.values(), self.shortcuts * self.step_ns)
 
     @property
     def band_ns(self) -> tuple[float, float]:
@@ -56,12 +58,14 @@ class Figures:
         """Uncertainty of the difference of two steps: what both share of a kind's error cancels."""
         kinds = {*self.doubt_ns, *other.doubt_ns}
         gaps = (self.doubt_ns.get(kind, 0.0) - other.doubt_ns.get(kind, 0.0) for kind in kinds)
-        return hypot(*gaps, self.spread_ns, other.spread_ns)
+        folded = (one.shortcuts * one.step_ns for one in (self, other))
+        return hypot(*gaps, self.spread_ns, other.spread_ns, *folded)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One schedule of a comparison: refused, or predicted, or (when allowed) both."""
+    """One schedule of a comparison: refused, or predicted, or (when allowed) both. `shortcut_error` is
+    the relative error that folded ranks may have: 0 without shortcuts, None where nobody looked."""
 
     name: str
     variant: str
@@ -70,6 +74,7 @@ class Row:
     figures: Figures | None = None
     memory_gib: float | None = None
     max_batch_per_rank: int | None = None
+    shortcut_error: float | None = None
     program: Program | None = field(default=None, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,6 +25,20 @@ HtmlOption = Annotated[
         "--html", help="Report to write. Default: reports/SCENARIO.html, none with --json."
     ),
 ]
+FidelityOption = Annotated[
+    Literal["full", "auto", "fast"],
+    typer.Option(
+        "--fidelity",
+        help="full: every rank and layer; auto: folded, the error measured; fast: no more than the table.",
+    ),
+]
+ItlOption = Annotated[
+    float | None, typer.Option("--itl-ms", min=0, help="Decode: limit on the time between tokens.")
+]
+TtftOption = Annotated[
+    float | None,
+    typer.Option("--ttft-ms", min=0, help="Prefill: limit on the time to first token."),
+]
 
 
 def compare(
@@ -33,6 +47,9 @@ def compare(
     html: HtmlOption = None,
     as_json: JsonOption = False,
     allow_refused: AllowRefused = False,
+    fidelity: FidelityOption = "auto",
+    itl_ms: ItlOption = None,
+    ttft_ms: TtftOption = None,
 ) -> None:
     """Predict every schedule of a scenario: which wins, by how much, and why."""
     from moe_overlap.comparison import compare as compare_schedules
@@ -41,7 +58,13 @@ def compare(
 
     loaded = load(scenario, check_settings(settings))
     with progress() as report:
-        result = compare_schedules(loaded, allow_refused=allow_refused, progress=report)
+        result = compare_schedules(
+            loaded,
+            allow_refused=allow_refused,
+            fidelity=fidelity,
+            limit_ms=_limit(loaded.phase.decode is not None, itl_ms, ttft_ms),
+            progress=report,
+        )
         target = html or (None if as_json else Path("reports") / f"{Path(scenario).stem}.html")
         if target is not None:
             report("drawing the report")
@@ -54,6 +77,18 @@ def compare(
         raise typer.Exit(REFUSED)
 
 
+def _limit(decode: bool, itl_ms: float | None, ttft_ms: float | None) -> float | None:
+    if decode and ttft_ms is not None:
+        raise typer.BadParameter(
+            "the scenario is a decode step: use --itl-ms", param_hint="--ttft-ms"
+        )
+    if not decode and itl_ms is not None:
+        raise typer.BadParameter(
+            "the scenario is a prefill step: use --ttft-ms", param_hint="--itl-ms"
+        )
+    return itl_ms if decode else ttft_ms
+
+
 def _write_report(target: Path, result: Comparison) -> None:
     from moe_overlap.output import writable
     from viz.report import write_report
@@ -63,17 +98,21 @@ def _write_report(target: Path, result: Comparison) -> None:
 
 
 def _print_table(result: Comparison, target: Path | None) -> None:
+    from moe_overlap.answers.words import answer_lines, shortcuts_line
     from moe_overlap.output import stdout
     from viz.terminal import compare_table, refusals
 
     document, console = result.document(), stdout()
     console.print(compare_table(document))
-    for line in refusals(document):
-        console.print(line)
+    for refused in refusals(document):
+        console.print(refused)
     if note := result.resolved.fusion_note():
         console.print(note, highlight=False)
     best = document["best"]
     console.print(f"\n{'No schedule fits' if best is None else f'{best}: ' + document['verdict']}.")
+    for line in answer_lines(document):
+        console.print(line)
     console.print(document["why"], highlight=False)
+    console.print(shortcuts_line(document))
     if target is not None:
         console.print(f"report: {target}", highlight=False, soft_wrap=True)

@@ -5,6 +5,7 @@ of SGLang, in the grammar that users write their own in); the builders put each 
 into it, layer by layer.
 """
 
+from schedules.builders.request import Fold
 from schedules.builders.schedule import build, build_request, refusal, schedule_names
 
-__all__ = ["build", "build_request", "refusal", "schedule_names"]
+__all__ = ["Fold", "build", "build_request", "refusal", "schedule_names"]

@@ -1,0 +1,79 @@
+"""All that a comparison answers beside its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log
+
+from moe_overlap.answers.capacity import Operating, Sizes, best_of, largest_batch
+from moe_overlap.answers.flip import Flip, nearest_flip
+from moe_overlap.answers.latency import under_limit
+from moe_overlap.fidelity import Fidelity
+from moe_overlap.row import Row
+from moe_overlap.verdict import judge
+from scenarios.resolve import Resolved
+
+_OCTAVES = {"decode": 2.0, "prefill": 1.0}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Each schedule at its own largest batch and under the limit, the winners, and the nearest flip.
+
+    `octaves` is how far a flip was looked for: None where it was not.
+    """
+
+    largest: Mapping[str, Operating] = field(default_factory=dict)
+    limit_ms: float | None = None
+    under_limit: Mapping[str, Operating] = field(default_factory=dict)
+    flip: Flip | None = None
+    octaves: float | None = None
+
+    @property
+    def best_at_largest(self) -> str | None:
+        """Highest throughput with every schedule at its own largest batch."""
+        return best_of(self.largest)
+
+    @property
+    def best_under_limit(self) -> str | None:
+        """Highest throughput within the latency limit."""
+        return best_of(self.under_limit)
+
+
+def answers_of(
+    resolved: Resolved, rows: Sequence[Row], *, fidelity: Fidelity, limit_ms: float | None
+) -> Answers:
+    """The answers about these rows; `fast` leaves out what was not asked for."""
+    sizes = Sizes(resolved, {})
+    largest: dict[str, Operating] = {}
+    if fidelity != "fast" or limit_ms is not None:
+        found = ((row.name, largest_batch(sizes, row)) for row in rows)
+        largest = {name: one for name, one in found if one is not None}
+    within: dict[str, Operating] = {}
+    if limit_ms is not None:
+        pairs = (
+            (name, under_limit(sizes, resolved.choice(name), top, limit_ms))
+            for name, top in largest.items()
+        )
+        within = {name: one for name, one in pairs if one is not None}
+    octaves = None if fidelity == "fast" else _OCTAVES[resolved.batch.phase]
+    flip = _flip(resolved, rows, octaves, thorough=fidelity == "full") if octaves else None
+    return Answers(largest, limit_ms, within, flip, octaves)
+
+
+def _flip(
+    resolved: Resolved, rows: Sequence[Row], octaves: float, *, thorough: bool
+) -> Flip | None:
+    verdict = judge(rows)
+    if verdict.best is None or verdict.runner_up is None or verdict.margin_ns is None:
+        return None
+    steps = {row.name: row.figures.step_ns for row in rows if row.figures is not None}
+    return nearest_flip(
+        resolved,
+        resolved.choice(verdict.best),
+        resolved.choice(verdict.runner_up),
+        log(steps[verdict.runner_up] / steps[verdict.best]),
+        octaves=octaves,
+        thorough=thorough,
+    )

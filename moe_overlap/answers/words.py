@@ -1,0 +1,110 @@
+"""The answers as a part of the comparison's document, and as lines for people made of that part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moe_overlap.answers.capacity import Operating
+from moe_overlap.answers.collect import Answers
+from moe_overlap.answers.latency import latency_ms
+from scenarios.resolve import Resolved
+
+_LIMITS = {
+    "memory": "memory",
+    "latency": "the limit",
+    "search": "as far as was searched",
+    "a2a.low_latency_cap": "the low-latency buffer",
+}
+
+
+def answers_document(
+    resolved: Resolved, steps_us: Mapping[str, float], answers: Answers
+) -> dict[str, Any]:
+    """The document's key `answers` (`docs/formats.md`); `steps_us` by schedule at the scenario's batch."""
+
+    def operating(one: Operating) -> dict[str, Any]:
+        return {
+            "batch_per_rank": one.size,
+            "limited_by": one.limited_by,
+            "step_us": round(one.step_us, 1),
+            "latency_ms": round(latency_ms(resolved, one.step_us, one.size), 3),
+            "tokens_per_s_per_gpu": round(one.tokens_per_s, 1),
+        }
+
+    flip = answers.flip
+    document: dict[str, Any] = {
+        "latency": "itl" if resolved.batch.phase == "decode" else "ttft",
+        "latency_ms": {n: round(latency_ms(resolved, us), 3) for n, us in steps_us.items()},
+        "largest": {name: operating(one) for name, one in answers.largest.items()},
+        "best_at_largest": answers.best_at_largest,
+        "limit_ms": answers.limit_ms,
+        "under_limit": {name: operating(one) for name, one in answers.under_limit.items()},
+        "best_under_limit": answers.best_under_limit,
+        "flip": flip
+        and {
+            "key": flip.key,
+            "value": flip.value,
+            "instead_of": flip.instead_of,
+            "winner": flip.winner,
+        },
+        "flip_factor": None if answers.octaves is None else 2**answers.octaves,
+    }
+    return document
+
+
+def answer_lines(document: Mapping[str, Any]) -> list[str]:
+    """One line for each answer that there is: flip, largest batches, latency limit."""
+    answers = document["answers"]
+    lines = [_flip(document, answers)] if document["runner_up"] else []
+    if answers["best_at_largest"]:
+        lines.append(f"Each at its own largest batch per rank: {_ranked(answers['largest'])}.")
+    if answers["limit_ms"] is not None:
+        lines.append(_limit(answers))
+    return [line for line in lines if line]
+
+
+def shortcuts_line(document: Mapping[str, Any]) -> str:
+    """What was simulated, and the largest error that its shortcuts may have."""
+    shortcuts = document["shortcuts"]
+    errors = [error for error in shortcuts["error"].values() if error is not None]
+    if shortcuts["fidelity"] == "full":
+        return "Every rank was simulated by itself through all layers."
+    if not errors:
+        return "Equal ranks and layers were simulated once; the error of that was not measured."
+    return (
+        f"Ranks and layers that are alike were simulated once: at most {100 * max(errors):.1f} % of a "
+        "step's time, which its band includes."
+    )
+
+
+def _flip(document: Mapping[str, Any], answers: Mapping[str, Any]) -> str:
+    flip, factor = answers["flip"], answers["flip_factor"]
+    if factor is None:
+        return ""
+    if flip is None:
+        return (
+            f"{document['runner_up']} would not be the faster at any batch, KV length or routing skew "
+            f"within a factor of {factor:g} of these, nor at half or twice the EP size."
+        )
+    return (
+        f"Nearest flip: {flip['winner']} would be the faster at {flip['key']} {flip['value']:g} "
+        f"instead of {flip['instead_of']:g}."
+    )
+
+
+def _limit(answers: Mapping[str, Any]) -> str:
+    what = "between tokens" if answers["latency"] == "itl" else "to the first token"
+    if not answers["under_limit"]:
+        return f"No schedule keeps {answers['limit_ms']:g} ms {what} at any batch."
+    return f"Within {answers['limit_ms']:g} ms {what}: {_ranked(answers['under_limit'])}."
+
+
+def _ranked(found: Mapping[str, Any]) -> str:
+    """Best first: schedule, batch, what limits it, throughput."""
+    ranked = sorted(found.items(), key=lambda item: -item[1]["tokens_per_s_per_gpu"])
+    return "; ".join(
+        f"{name} {one['batch_per_rank']:,} ({_LIMITS.get(one['limited_by'], one['limited_by'])}), "
+        f"{one['tokens_per_s_per_gpu']:,.0f} tokens/s per GPU"
+        for name, one in ranked
+    )

@@ -1,0 +1,121 @@
+"""Capacity, latency limits and flips: what is said holds when the scenario is predicted there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import moe_overlap as mo
+from moe_overlap.answers.words import answer_lines
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+EP8 = "deepseek-v3-h200-ep8-decode"
+PREFILL = "qwen3-30b-h100-ep8-prefill"
+SMALL = ["schedules=[baseline, tbo]", "model.num_layers=8"]
+
+
+def _document(name: str, *sets: str, **options: Any) -> dict[str, Any]:
+    return mo.compare(mo.load(name, [*SMALL, *sets]), **options).document()
+
+
+def _steps(document: dict[str, Any]) -> dict[str, float]:
+    return {row["name"]: row["step_us"] for row in document["schedules"] if not row["refused"]}
+
+
+def test_a_low_latency_buffer_holds_a_batch_or_half_of_one() -> None:
+    # Buffers of 128 tokens: a whole batch of 128, or two children of 128 each. Memory would hold more.
+    answers = _document(EP8)["answers"]
+    largest = answers["largest"]
+    assert (largest["baseline"]["batch_per_rank"], largest["tbo"]["batch_per_rank"]) == (128, 256)
+    assert largest["baseline"]["limited_by"] == "a2a.low_latency_cap"
+    best = max(largest, key=lambda name: largest[name]["tokens_per_s_per_gpu"])
+    assert answers["best_at_largest"] == best
+
+
+def test_the_largest_batch_fits_and_one_more_does_not() -> None:
+    # A cap that does not bind: memory decides.
+    sets = [
+        "a2a.max_dispatch_tokens_per_rank=1024",
+        "phase.decode.kv_tokens=30000",
+        "phase.decode.batch_per_rank=8",
+    ]
+    largest = _document(EP8, *sets)["answers"]["largest"]["baseline"]
+    assert largest["limited_by"] == "memory"
+    size = largest["batch_per_rank"]
+    for batch, refused in ((size, False), (round(size * 1.03) + 1, True)):
+        there = _document(EP8, *sets, f"phase.decode.batch_per_rank={batch}", fidelity="fast")
+        assert bool(there["schedules"][0]["refused"]) is refused
+
+
+def test_a_limit_on_latency_is_kept_and_nearly_reached() -> None:
+    document = _document(EP8, limit_ms=4.0)
+    answers = document["answers"]
+    assert (answers["latency"], answers["limit_ms"]) == ("itl", 4.0)
+    for name, found in answers["under_limit"].items():
+        assert found["latency_ms"] <= 4.0
+        assert found["latency_ms"] == pytest.approx(found["step_us"] / 1000, abs=1e-3)
+        more = round(found["batch_per_rank"] * 1.05) + 2
+        if found["limited_by"] == "latency":
+            there = _document(EP8, f"phase.decode.batch_per_rank={more}", fidelity="fast")
+            assert _steps(there)[name] > 4000
+    assert document["answers"]["best_under_limit"] in answers["under_limit"]
+
+
+def test_an_impossible_limit_is_said() -> None:
+    document = _document(EP8, limit_ms=0.01)
+    assert document["answers"]["best_under_limit"] is None
+    assert "No schedule keeps 0.01 ms between tokens at any batch." in answer_lines(document)
+
+
+def test_a_prompt_in_chunks_waits_for_all_of_them() -> None:
+    sets = ["phase.prefill.tokens_per_rank=2048", "phase.prefill.sequence_tokens=4096"]
+    document = _document(PREFILL, *sets, fidelity="fast")
+    for name, us in _steps(document).items():
+        assert document["answers"]["latency_ms"][name] == pytest.approx(2 * us / 1000, abs=1e-3)
+
+
+def test_the_flip_flips() -> None:
+    name = "deepseek-v3-h100-ep72-decode"
+    document = _document(name)
+    flip = document["answers"]["flip"]
+    assert flip["key"] == "batch per rank"
+    at_flip = _steps(
+        _document(name, f"phase.decode.batch_per_rank={flip['value']}", fidelity="fast")
+    )
+    between = round((flip["value"] * flip["instead_of"]) ** 0.5)
+    before = _steps(_document(name, f"phase.decode.batch_per_rank={between}", fidelity="fast"))
+    loser = document["best"]
+    assert at_flip[flip["winner"]] < at_flip[loser]
+    assert before[flip["winner"]] > before[loser]
+    line = answer_lines(document)[0]
+    assert line == (
+        f"Nearest flip: {flip['winner']} would be the faster at batch per rank {flip['value']} "
+        "instead of 256."
+    )
+
+
+def test_fast_says_nothing_that_it_did_not_look_for() -> None:
+    document = _document(EP8, fidelity="fast")
+    assert answer_lines(document) == []
+    assert document["shortcuts"] == {"fidelity": "fast", "error": {"baseline": None, "tbo": None}}
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "word"), [(EP8, "--ttft-ms", "--itl-ms"), (PREFILL, "--itl-ms", "--ttft-ms")]
+)
+def test_the_limit_of_the_other_phase_is_a_usage_error(
+    run: Run, name: str, option: str, word: str
+) -> None:
+    done = run("compare", name, option, "5", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert word in done.stderr
+
+
+def test_the_command_takes_limit_and_fidelity(run: Run) -> None:
+    done = run("compare", "tiny", "--itl-ms", "2", "--fidelity", "fast", "--json")
+    answers = json.loads(done.stdout)["answers"]
+    assert (answers["limit_ms"], answers["flip"]) == (2.0, None)
