@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from models.deployment import Model
 from models.errors import InputError
 from models.placement import eplb_placement, replica_table, trivial_placement
+from models.routed_ids import read_ids
 from models.topk_draw import MAX_EXPERTS, Floats, Ids, draw_topk, power_law_popularity
 
 Counts = npt.NDArray[np.int64]
@@ -234,20 +234,21 @@ def _physical(table: Ids, logical: Ids) -> Ids:
 def _logical_ids(spec: RoutingSpec, num_tokens: int, model: Model) -> tuple[Ids, Floats]:
     """Logical ids [num_tokens, k] and the expert popularity that a placement may rely on."""
     if spec.distribution == "file":
-        ids = _read_ids(spec.path, num_tokens, model)
+        ids = read_ids(spec.path, num_tokens, model)
         counts = np.bincount(ids[ids >= 0], minlength=model.n_routed_experts)
         return ids, counts.astype(np.float64)
     rng = np.random.default_rng(spec.seed)
     popularity = _popularity(spec, num_tokens, model, rng)
     limited = spec.grouped and model.n_group > 1
-    ids = draw_topk(
-        popularity,
-        num_tokens,
-        model.top_k,
-        rng,
-        n_group=model.n_group if limited else 1,
-        topk_group=model.topk_group if limited else 1,
-    )
+    groups = (model.n_group, model.topk_group) if limited else (1, 1)
+    try:
+        ids = draw_topk(
+            popularity, num_tokens, model.top_k, rng, n_group=groups[0], topk_group=groups[1]
+        )
+    except ValueError as error:
+        if spec.distribution != "histogram":
+            raise
+        raise InputError("routing", "histogram", spec.histogram, str(error)) from error
     return ids, popularity
 
 
@@ -264,26 +265,10 @@ def _popularity(
             raise InputError(
                 "routing", "histogram", spec.histogram, f"{num_experts} counts, one per expert"
             )
-        return np.asarray(spec.histogram, dtype=np.float64)
+        counts = np.asarray(spec.histogram, dtype=np.float64)
+        if not np.isfinite(counts).all() or counts.min() < 0:
+            raise InputError("routing", "histogram", spec.histogram, "finite counts from 0")
+        # By a power of two, which is exact: sums of counts then stay clear of overflow.
+        exponent = int(np.frexp(counts.max())[1])
+        return np.asarray(np.ldexp(counts, -exponent), dtype=np.float64)
     return np.full(num_experts, 1.0 / num_experts)
-
-
-def _read_ids(path: str, num_tokens: int, model: Model) -> Ids:
-    """The first `num_tokens` rows of a numpy file of logical ids."""
-
-    def refuse(found: object, allowed: str) -> InputError:
-        return InputError(path, "routing.path", found, allowed)
-
-    try:
-        ids = np.load(Path(path), allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise refuse(str(error), "a readable .npy file") from error
-    if not isinstance(ids, np.ndarray) or ids.ndim != 2 or ids.dtype.kind not in "iu":
-        raise refuse(type(ids).__name__, "one integer array [tokens, k]")
-    if ids.shape[0] < num_tokens or ids.shape[1] != model.top_k:
-        raise refuse(list(ids.shape), f"[{num_tokens} or more, {model.top_k}]")
-    ids = ids[:num_tokens].astype(np.int32)
-    if ids.size and (ids.min() < -1 or ids.max() >= model.n_routed_experts):
-        extreme = int(ids.min()) if ids.min() < -1 else int(ids.max())
-        raise refuse(extreme, f"ids from -1 to {model.n_routed_experts - 1}")
-    return ids

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from models.deployment import Attention, Model
+from models.errors import InputError
 from models.placement import eplb_placement, replica_table, trivial_placement
+from models.routed_ids import read_ids
 from models.routing import Routing, RoutingSpec, route
 from models.topk_draw import draw_topk, power_law_popularity
 
@@ -227,7 +230,91 @@ def test_what_does_not_fit_is_refused_with_its_key(tmp_path: Path) -> None:
         (RoutingSpec("file", path=str(tmp_path / "none.npy")), "routing.path"),
         (RoutingSpec("file", path=str(tmp_path / "bad.npy")), "ids from -1 to 255"),
         (RoutingSpec("histogram", histogram=(1.0,) * 7 + (0.0,) * 249), "top_k 8"),
+        (RoutingSpec("histogram", histogram=(0.0,) * 256), "routing: histogram"),
+        (RoutingSpec("histogram", histogram=(-1.0,) + (1.0,) * 255), "routing: histogram"),
+        (RoutingSpec("histogram", histogram=(np.nan,) + (1.0,) * 255), "routing: histogram"),
+        (RoutingSpec("histogram", histogram=(np.inf,) + (1.0,) * 255), "routing: histogram"),
     ]
     for spec, message in cases:
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(InputError, match=message):
             route(spec, [1, 1], moe())
+
+
+@pytest.mark.parametrize("count", [5e-324, 1e-300, 3.0, 1e308])
+def test_only_the_ratio_of_counts_matters(count: float) -> None:
+    recorded = RoutingSpec("histogram", histogram=(count,) * 256, redundant_experts=16, eplb=True)
+    plain = RoutingSpec("histogram", histogram=(1.0,) * 256, redundant_experts=16, eplb=True)
+    ours, theirs = (np.concatenate(route(spec, [9] * 8, moe()).ids) for spec in (recorded, plain))
+    assert (ours == theirs).all()
+
+
+def npy(header: str) -> bytes:
+    """A numpy file with this header and 4 KiB of zeros."""
+    text = header.encode("latin1")
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(4096)
+
+
+def array_header(dtype: str, shape: str) -> str:
+    return f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n"
+
+
+BROKEN_FILES = {
+    "empty": b"",
+    "text": b"3 4 5\n",
+    "a broken archive": b"PK\x03\x04 and no more",
+    "magic alone": b"\x93NUMPY\x01\x00",
+    "an open bracket": npy("{" + "(" * 100),
+    "too deep": npy("-" * 9000 + "1"),
+    "a header of numbers": npy("{1: 2, 'a': 3}"),
+    "sizes past 64 bits": npy(array_header("<i8", f"({10**20}, 8)")),
+    "sizes that overflow": npy(array_header("<i8", f"({2**62}, 8)")),
+    "true as a size": npy(array_header("<i8", "(True, 8)")),
+    "a negative size": npy(array_header("<i8", "(-4, 8)")),
+    "objects": npy(array_header("O", "(4, 8)")),
+    "numbers with a fraction": npy(array_header("<f8", "(4, 8)")),
+    "one row": npy(array_header("<i8", "(8,)")),
+    "another k": npy(array_header("<i8", "(4, 7)")),
+    "too few rows": npy(array_header("<i8", "(3, 8)")),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_FILES)
+def test_a_file_without_usable_ids_is_refused_once(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "ids é.npy"
+    path.write_bytes(BROKEN_FILES[name])
+    with pytest.raises(InputError) as caught:
+        read_ids(str(path), 4, moe())
+    assert str(caught.value).count("routing.path") == 1 and str(path) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("loop", "pipe", "none", "."):
+        with pytest.raises(InputError, match="no regular file"):
+            read_ids(str(tmp_path / name), 4, moe())
+
+
+@pytest.mark.parametrize("value", [2**32 + 3, 256, -2, -(2**63)])
+def test_ids_are_checked_before_they_are_narrowed(value: int, tmp_path: Path) -> None:
+    ids = np.tile(np.arange(8), (4, 1))
+    ids[2, 5] = value
+    np.save(tmp_path / "ids.npy", ids)
+    with pytest.raises(InputError, match=rf"{value} is not usable; allowed: ids from -1 to 255"):
+        read_ids(str(tmp_path / "ids.npy"), 4, moe())
+    assert read_ids(str(tmp_path / "ids.npy"), 2, moe()).tolist() == [list(range(8))] * 2
+
+
+@pytest.mark.parametrize("dtype", [">i4", "u1", "i2", "<u8"])
+def test_any_integer_type_and_order_is_read(dtype: str, tmp_path: Path) -> None:
+    ids = np.asfortranarray(np.tile(np.arange(8), (4, 1)).astype(dtype))
+    np.save(tmp_path / "ids.npy", ids)
+    assert read_ids(str(tmp_path / "ids.npy"), 4, moe()).tolist() == ids.tolist()
+
+
+def test_a_recording_larger_than_memory_is_read_in_part(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    path.write_bytes(npy(array_header("<i8", f"({1_562_500_000}, 8)")))
+    os.truncate(path, 100 * 10**9 + 4096)
+    assert read_ids(str(path), 4, moe()).tolist() == [[0] * 8] * 4
