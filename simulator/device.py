@@ -117,12 +117,14 @@ class Device:
             kernel.settle()
         if self.queue:
             head = self.queue[0]
-            head.extend()
+            head.extend(followed=len(self.queue) > 1)
             if not head.unplaced:
                 self.queue.remove(head)
 
     def _place(self, kernel: Kernel, now: int) -> bool:
-        """Place what fits of the kernel; whether the next in the queue may have the rest."""
+        """Place what fits of the kernel; whether the next in the queue may have the rest. A kernel
+        that holds every SM and still has CTAs to place keeps the others out; one that is confined to
+        a part of the SMs has no use for the rest."""
         wanted = kernel.wants()
         fits = self.room.fits(kernel.footprint, wanted) if wanted else 0
         if kernel.op.grid.gang and fits < kernel.unplaced:
@@ -133,7 +135,8 @@ class Device:
             kernel.place(fits, now)
         if not kernel.unplaced:
             self.queue.remove(kernel)
-        return fits == wanted or not kernel.unplaced
+        confined = kernel.most_sms < self.machine.num_sms
+        return not kernel.unplaced or (confined and fits == wanted)
 
     def share(self, now: int) -> None:
         """Set the pace of every running kernel beside its present neighbours."""

@@ -106,8 +106,10 @@ class Kernel:
     def settle(self) -> None:
         """A round of placement is over."""
 
-    def extend(self) -> None:
-        """Nobody is ahead in the queue: promise its own room to as many CTAs as that serves."""
+    def extend(self, *, followed: bool) -> None:
+        """Nobody is ahead in the queue: promise its own room to as many CTAs as that serves. When
+        others follow in the queue, the last of its CTAs are not promised, since their placement lets
+        the others have a look."""
 
     def flow(self, now: int, slow: float) -> None:
         """Go on, `slow` times slower than alone."""

@@ -51,7 +51,7 @@ class Lists(Waves):
     def recall(self, now: int) -> None:
         """Nothing: a CTA's list is its own."""
 
-    def extend(self) -> None:
+    def extend(self, *, followed: bool) -> None:
         """Nothing: a CTA's list is its own."""
 
     def _present_wave_ns(self) -> float:

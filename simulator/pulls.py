@@ -57,7 +57,7 @@ class Pulls(Waves):
                 cohort.left -= later
                 self._pool += later * cohort.ctas
 
-    def extend(self) -> None:
+    def extend(self, *, followed: bool) -> None:
         """Its CTAs go on whoever is ahead; `settle` has seen to it."""
 
     def _not_begun(self) -> int:

@@ -93,9 +93,9 @@ class Waves(Kernel):
                 cohort.stop()
                 self._turn_over(cohort)
 
-    def extend(self) -> None:
+    def extend(self, *, followed: bool) -> None:
         """Let every cohort go on for as many whole rounds as there are."""
-        self.unplaced -= self._go_on(self.unplaced)
+        self.unplaced -= self._go_on(self.unplaced - followed)
 
     def _go_on(self, pieces: int) -> int:
         """Promise whole rounds of `pieces` to the cohorts; returns how many pieces that takes. None

@@ -216,3 +216,12 @@ def test_late_ctas_of_a_static_kernel_run_faster_when_few_are_left() -> None:
     start, end = times(timeline, "A")
     assert start == 0.0
     assert abs(end - 620.9) < 0.2
+
+
+def test_even_a_cta_that_would_fit_waits_until_the_earlier_kernel_is_placed() -> None:
+    steps = [kernel("A", 396, 100), host(50), kernel("B", 1, 10, "alt", smem_bytes=1024)]
+    # A: 3 x 132; B fits beside its CTAs, but the last of them is placed at 200 only.
+    assert times(simulate(program(steps), machine()), "B") == (200.4, 210.4)  # so on the H200
+    # In a part of 100 SMs A has no use for the others, and B need not wait.
+    steps[0] = kernel("A", 396, 100, grid=Grid(100, limited_by="green_context"))
+    assert times(simulate(program(steps), machine()), "B") == (50.0, 60.0)
