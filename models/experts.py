@@ -60,11 +60,13 @@ class Slots:
         return self.routed + copies * self.shared
 
     def widen(self, ids: IdRows, *, keep_invalid: bool = True) -> IdRows:
-        """Routed physical ids as ids of this layout; -1 stays -1.
+        """Routed physical ids as ids of this layout; -1 stays -1. The type is kept if it holds all ids.
 
         `keep_invalid=False` floors -1 like any id, which gives -1 - S in the per-rank layout: what
         SGLang's torch remap does until padding is masked; its ROCm kernel keeps -1.
         """
+        if self.total_ids > np.iinfo(ids.dtype).max:
+            ids = ids.astype(np.int64)
         if self.layout == "global":
             return ids
         moved = ids + ids // self.per_rank * self.shared
@@ -176,10 +178,11 @@ def append_shared(
     keep_invalid: bool = True,
 ) -> tuple[IdRows, Weights]:
     """Ids [T, k + S] in the layout and weights [T, k + S], the shared slots of `rank` last."""
-    shared = np.tile(np.array(slots.shared_ids(rank), dtype=ids.dtype), (len(ids), 1))
+    wide = slots.widen(ids, keep_invalid=keep_invalid)
+    shared = np.tile(np.array(slots.shared_ids(rank), dtype=wide.dtype), (len(ids), 1))
     gates = np.full(shared.shape, weight, dtype=np.float32)
     return (
-        np.concatenate([slots.widen(ids, keep_invalid=keep_invalid), shared], axis=1),
+        np.concatenate([wide, shared], axis=1),
         np.concatenate([weights.astype(np.float32), gates], axis=1),
     )
 

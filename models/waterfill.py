@@ -163,6 +163,7 @@ def expand(
 ) -> tuple[Ints, npt.NDArray[np.float32]]:
     """Widened ids int64[T, k+1] and weights float32[T, k+1]: the shared slot is the last row of its
     rank's block; invalid entries have id -1 and weight 0."""
+    ids = ids.astype(np.int64)
     valid, chosen = ids >= 0, ranks >= 0
     routed = np.where(valid, ids + ids // per_rank, -1)
     shared = np.where(chosen, ranks * (per_rank + 1) + per_rank, -1)

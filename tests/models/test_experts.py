@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.experts import (
+    IdRows,
+    Platform,
     Slots,
     append_shared,
     empty_width,
@@ -80,6 +82,60 @@ def test_shared_weights_over_all_ranks_add_up_to_the_unfused_layer(layout: str) 
     assert total == pytest.approx(np.ones(20), rel=1e-6)
     assert (out.weights[:, :-1] == weights).all()
     assert (out.recorded == ids).all()
+
+
+@pytest.mark.parametrize("layout", ["global", "per_rank"])
+def test_ids_outgrow_a_narrow_type_without_wrapping(layout: str) -> None:
+    slots = Slots("per_rank" if layout == "per_rank" else "global", 16, 8, 1)
+    ids = np.array([[120, 127]])
+    wanted, _ = append_shared(ids, np.ones((1, 2), np.float32), slots, 15, 1.0)
+    got, _ = append_shared(ids.astype(np.int8), np.ones((1, 2), np.float32), slots, 15, 1.0)
+    assert got.tolist() == wanted.tolist()
+    kept = slots.widen(ids.astype(np.int16))
+    assert kept.dtype == np.int16
+
+
+def scalar_rows(
+    ids: list[list[int]], slots: Slots, rank: int, valid: int, hip: bool
+) -> list[list[int]]:
+    """Ids that are dispatched, one by one: the shared slot, then padding from row `valid` on."""
+    n, s = slots.per_rank, slots.shared
+    private = slots.layout == "per_rank"
+    rows = []
+    for i, row in enumerate(ids):
+        shared = [rank * (n + s) + n + j if private else slots.ep_size * n + j for j in range(s)]
+        routed = [e + e // n * s for e in row] if private else list(row)
+        if i >= valid and hip:
+            # The kernel of the global layout zeroes the shared column as well.
+            routed, shared = [0] * len(row), shared if private else [0] * s
+        elif i >= valid:
+            routed, shared = [-1] * len(row), [-1] * s if private else shared
+        rows.append(routed + shared)
+    return rows
+
+
+@given(slots_of_any_size, st.integers(0, 6), st.booleans(), st.integers(0, 2**32 - 1))
+@settings(max_examples=300, deadline=None)
+def test_padding_equals_the_rules_row_by_row(
+    slots: Slots, valid: int, hip: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(slots.ep_size))
+    routed = rng.integers(0, slots.routed, (int(rng.integers(7)), 3))
+    gates = rng.random(routed.shape, dtype=np.float32)
+    ids: IdRows = routed
+    weights = gates
+    if slots.layout == "global":
+        ids, weights = append_shared(routed, gates, slots, rank, 0.4)
+    platform: Platform = "hip" if hip else "cuda"
+    out = post_process(
+        ids, weights, slots, rank, shared_gate=0.4, scale=0.5, non_padded=valid, platform=platform
+    )
+    assert out.ids.tolist() == scalar_rows(routed.tolist(), slots, rank, valid, hip)
+    scale = 0.5 if slots.layout == "global" else 1.0
+    wanted = np.column_stack([gates, np.full((len(gates), slots.shared), np.float32(0.4) * scale)])
+    wanted[valid:] *= 0 if hip else 1
+    assert (out.weights == wanted.astype(np.float32)).all()
 
 
 def test_padding_never_reaches_a_private_slot_on_cuda() -> None:

@@ -103,6 +103,13 @@ def test_each_valid_token_reaches_one_shared_slot(seed: int, log_w: int, n: int,
     assert (wide[:, :-1][ids >= 0] % (n + 1) == ids[ids >= 0] % n).all()
 
 
+def test_ids_of_a_narrow_type_do_not_wrap() -> None:
+    ids = np.array([[120, -1]])
+    gates, ranks = np.ones((1, 2), np.float32), np.array([15])
+    wide, _ = expand(ids.astype(np.int8), gates, ranks, 8, 1.0)
+    assert wide.tolist() == expand(ids, gates, ranks, 8, 1.0)[0].tolist() == [[135, -1, 143]]
+
+
 def test_below_the_threshold_the_shared_expert_stays_at_home() -> None:
     rng = np.random.default_rng(1)
     whole = Routing(
