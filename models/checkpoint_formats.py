@@ -1,8 +1,9 @@
 """Quantisation formats of checkpoints: what one expert's projection is stored as, and how a server
 recognises the format.
 
-A projection multiplies K inputs to O outputs: gate and up from hidden to inner, down back. Slots of the
-grouped GEMM take the same tensors (`sglang-semantics`: E is the slot).
+A projection multiplies K inputs to O outputs: gate and up from hidden to inner, down back. The grouped
+GEMM stacks the same tensors, one slot each (SGLang 0.5.23, `create_weights` of the methods in
+`layers/quantization`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ ShapeOf = Callable[[int, int], Shape]
 @dataclass(frozen=True, slots=True)
 class Stored:
     """One tensor of a projection: types it may have, its shape from (outputs, inputs), whether it may be
-    left out, and the dimension that holds the outputs (None: not sharded)."""
+    left out, the dimension that holds the outputs (None: not sharded), and another name that checkpoints
+    may store it under."""
 
     dtypes: tuple[str, ...]
     shape: ShapeOf
     optional: bool = False
     outputs_at: int | None = 0
+    other_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +80,17 @@ def ct_fp8(scale: Stored, unit: int = 1) -> Format:
     return Format("compressed-tensors FP8", "compressed_tensors", tensors, inner_unit=unit)
 
 
-_E8M0_32 = Stored(("U8", "F8_E8M0"), lambda o, k: (o, ceil_div(k, 32)), optional=True)
+def _e8m0_32(other_name: str) -> Stored:
+    return Stored(("U8", "F8_E8M0"), lambda o, k: (o, ceil_div(k, 32)), other_name=other_name)
+
+
 MXFP8 = Format(
     "MXFP8",
     "mxfp8",
     {
         "weight": _weight("F8_E4M3"),
-        # Checkpoints use either name.
-        "weight_scale": _E8M0_32,
-        "weight_scale_inv": _E8M0_32,
+        "weight_scale": _e8m0_32("weight_scale_inv"),
+        "weight_scale_inv": _e8m0_32("weight_scale"),
     },
     inner_unit=32,
 )

@@ -20,7 +20,7 @@ from models.sglang_rules import Evidence
 
 Effect = Literal["fits", "requantised", "refused", "garbage"]
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
-_FLOATS = frozenset({"F32", "F16", "BF16"})
+_CONVERTIBLE = (frozenset({"F32", "F16", "BF16"}), frozenset({"I8", "U8"}))  # the latter bit by bit
 
 
 # What each rule means, and how it is known; `<family>.*` ids are those of the fusion rules.
@@ -114,7 +114,8 @@ def _copied(fmt: Format, key: TensorKey, name: str, want: TensorInfo, have: Tens
 
 
 def _typed(name: str, want: TensorInfo, have: TensorInfo) -> Finding:
-    if want.dtype == have.dtype or {want.dtype, have.dtype} <= _FLOATS:
+    pair = {want.dtype, have.dtype}
+    if len(pair) == 1 or any(pair <= types for types in _CONVERTIBLE):
         return Finding("slot.fits", "fits", name, f"{have}")
     detail = f"{have} is converted to {want.dtype} as if it were plain numbers"
     return Finding("loader.cast", "garbage", name, detail)
@@ -165,7 +166,7 @@ def _projection_faults(
         name = f"{layer.block}.experts.{number}.{projection}.{suffix}"
         info = tensors.get((projection, suffix))
         if info is None:
-            if not stored.optional:
+            if not stored.optional and (projection, stored.other_name) not in tensors:
                 yield Finding("checkpoint.routed", "refused", name, f"missing; {fmt.name} has it")
             continue
         shape = stored.shape(*size)

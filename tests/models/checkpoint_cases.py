@@ -1,4 +1,4 @@
-"""Small checkpoints of every format, written with the safetensors library."""
+"""Small checkpoints of every format, written with the safetensors library, and their reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import TensorSpec, serialize_file
 
+from models.checkpoint import LayerVerdict, Report, inspect
+from models.checkpoint_config import Server
+from models.checkpoint_files import open_checkpoint
+
 HIDDEN, INNER, EXPERTS, LAYERS, DENSE = 512, 256, 4, 3, 1
+MOE_LAYERS = list(range(DENSE, LAYERS))
 SIZES = {
     "gate_proj": (INNER, HIDDEN),
     "up_proj": (INNER, HIDDEN),
@@ -227,3 +232,28 @@ def save(path: Path, tensors: Tensors) -> None:
 
 def _zeros(dtype: str, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     return np.zeros(prod(shape) * _BYTES[dtype], dtype=np.uint8)
+
+
+def report(
+    folder: Path,
+    fmt: str,
+    shared: Projection | None = None,
+    *,
+    server: Server | None = None,
+    **config: Any,
+) -> Report:
+    """The report on a checkpoint of the format, with the shared expert stored as told."""
+    tensors = expert_tensors(fmt, shared)
+    return inspect(open_checkpoint(write(folder, config_of(fmt, **config), tensors)), server)
+
+
+def only(found: Report) -> LayerVerdict:
+    """The verdict that all MoE layers share."""
+    assert [layer.layer for layer in found.layers] == MOE_LAYERS
+    assert len({(layer.verdict, layer.rule) for layer in found.layers}) == 1
+    return found.layers[0]
+
+
+def quantised(fmt: str, **changes: Any) -> dict[str, Any]:
+    """`quantization_config` of the format with some keys replaced."""
+    return {"quantization_config": config_of(fmt)["quantization_config"] | changes}

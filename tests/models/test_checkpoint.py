@@ -1,4 +1,4 @@
-"""Verdicts on checkpoints of every format, good and broken, and refusals that name file and key."""
+"""Verdicts on checkpoints of every format, good and broken."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 
-from models.checkpoint import LayerVerdict, Report, inspect
+from models.checkpoint import inspect
 from models.checkpoint_config import Server
 from models.checkpoint_files import open_checkpoint
 from models.checkpoint_slots import RULES
-from models.errors import InputError
 from tests.models.checkpoint_cases import (
-    DENSE,
     EXPERTS,
     HIDDEN,
     INNER,
-    LAYERS,
+    MOE_LAYERS,
     ROUTED,
     SIZES,
     Projection,
@@ -30,6 +28,10 @@ from tests.models.checkpoint_cases import (
     expert_tensors,
     fp8_block,
     nvfp4,
+    only,
+    quantised,
+    report,
+    w4afp8,
     wna16,
     write,
 )
@@ -40,26 +42,6 @@ QWEN: dict[str, Any] = {
     "model_type": "qwen3_5_moe_text",
     "shared_expert_intermediate_size": INNER,
 }
-MOE_LAYERS = list(range(DENSE, LAYERS))
-
-
-def report(
-    folder: Path,
-    fmt: str,
-    shared: Projection | None = None,
-    *,
-    server: Server | None = None,
-    **config: Any,
-) -> Report:
-    tensors = expert_tensors(fmt, shared)
-    return inspect(open_checkpoint(write(folder, config_of(fmt, **config), tensors)), server)
-
-
-def only(found: Report) -> LayerVerdict:
-    """The verdict that all MoE layers share."""
-    assert [layer.layer for layer in found.layers] == MOE_LAYERS
-    assert len({(layer.verdict, layer.rule) for layer in found.layers}) == 1
-    return found.layers[0]
 
 
 @pytest.mark.parametrize("fmt", ROUTED)
@@ -69,11 +51,6 @@ def test_a_shared_expert_in_the_routed_experts_format_fuses(fmt: str, tmp_path: 
     assert (layer.verdict, layer.rule) == ("fuses", "slot.fits")
     assert len(layer.findings) == len(ROUTED[fmt](*SIZES["gate_proj"])) * 3
     assert len(found.moves) == len(layer.findings) * len(MOE_LAYERS)
-
-
-def quantised(fmt: str, **changes: Any) -> dict[str, Any]:
-    """`quantization_config` of the format with some keys replaced."""
-    return {"quantization_config": config_of(fmt)["quantization_config"] | changes}
 
 
 def dropped(make: Projection, suffix: str) -> Projection:
@@ -129,6 +106,12 @@ BROKEN: dict[str, tuple[str, Projection, dict[str, Any], str, str]] = {
     "scales of narrower groups": (
         *("wna16", changed(wna16, "weight_scale", lambda o, k: (o, k // 16)), {}),
         *("refused", "loader.stops"),
+    ),
+    "packed bytes of the other sign": (
+        "w4afp8",
+        lambda o, k: w4afp8(o, k) | {"weight": ("uint8", (o, k // 2))},
+        {},
+        *("fuses", "slot.fits"),
     ),
     "transposed AWQ": ("awq", transposed_awq, {}, "refused", "loader.stops"),
     "block FP8 in FP4 experts": (
@@ -280,95 +263,6 @@ def test_deepseek_s_own_names_are_understood(tmp_path: Path) -> None:
     assert only(found).verdict == "fuses"
 
 
-def test_unknown_methods_and_missing_keys_name_file_and_key(tmp_path: Path) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"quantization_config": {"quant_method": "bitnet"}}, "quantization_config.quant_method"),
-        ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "X"}}, "quant_algo"),
-        ({"quantization_config": []}, "quantization_config"),
-        ({"n_shared_experts": None}, "n_shared_experts"),
-        ({"n_shared_experts": 0}, "n_shared_experts"),
-        ({"n_routed_experts": "many"}, "n_routed_experts"),
-        ({"hidden_size": None}, "hidden_size"),
-        ({"num_hidden_layers": 1}, "num_hidden_layers"),
-        ({"num_hidden_layers": 2**62}, "num_hidden_layers"),
-        ({"first_k_dense_replace": -1}, "first_k_dense_replace"),
-        ({"moe_layer_freq": 0}, "moe_layer_freq"),
-        ({"moe_layer_freq": [0, 1]}, "moe_layer_freq"),
-        ({"moe_layer_freq": [0, 1, "x"]}, "moe_layer_freq"),
-        ({"decoder_sparse_step": "x"}, "decoder_sparse_step"),
-        ({"mlp_only_layers": True}, "mlp_only_layers"),
-        ({"shared_expert_intermediate_size": "x"}, "shared_expert_intermediate_size"),
-        ({"architectures": []}, "architectures"),
-        ({"architectures": ["a\nb"]}, "architectures"),
-        (quantised("awq", bits=2**31), "bits"),
-        (quantised("gptq", bits=3), "bits"),
-        (quantised("gptq", group_size=None), "group_size"),
-        (quantised("nvfp4", quant_algo=["NVFP4"]), "quant_algo"),
-        (quantised("fp8_block", weight_block_size=[0, 0]), "weight_block_size"),
-    ]
-    folder = write(tmp_path, config_of("bf16"), expert_tensors("bf16"))
-    for changes, key in cases:
-        (folder / "config.json").write_text(json.dumps(config_of("bf16") | changes))
-        if changes == {"quantization_config": []}:
-            (folder / "config.json").write_text(json.dumps(config_of("bf16") | {key: [1]}))
-        with pytest.raises(InputError) as caught:
-            inspect(open_checkpoint(folder))
-        assert caught.value.key == key and "config.json" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("server", "key"),
-    [
-        (Server(a2a="deepepp"), "a2a"),
-        (Server(ep=3), "ep"),
-        (Server(device="sm" + "9" * 5000), "device"),
-        (Server(device="sm90\n"), "device"),
-    ],
-    ids=["a2a", "ep", "digits", "newline"],
-)
-def test_a_server_that_cannot_be_is_refused(server: Server, key: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        report(tmp_path, "bf16", server=server)
-    assert caught.value.key == key and len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("config", "layers"),
-    [
-        ({"moe_layer_freq": 2}, [2]),
-        ({"moe_layer_freq": [0, 1, 0]}, [1]),
-        ({"decoder_sparse_step": 2}, [1]),
-        ({"mlp_only_layers": [2]}, [1]),
-        ({"moe_layer_freq": None, "first_k_dense_replace": None, "mlp_only_layers": [0]}, [1, 2]),
-    ],
-    ids=["period", "pattern", "Qwen's period", "dense layers", "nulls"],
-)
-def test_which_layers_are_moe(config: dict[str, Any], layers: list[int], tmp_path: Path) -> None:
-    assert [one.layer for one in report(tmp_path, "bf16", **config).layers] == layers
-
-
-def test_experts_that_the_config_does_not_count_are_not_taken_for_the_slot(tmp_path: Path) -> None:
-    layer = only(report(tmp_path, "bf16", n_routed_experts=EXPERTS - 1))
-    assert (layer.verdict, layer.rule) == ("refused", "checkpoint.routed")
-    assert layer.findings[0].tensor.endswith(f"experts.{EXPERTS - 1}")
-    missing = only(report(tmp_path, "bf16", n_routed_experts=2**40))
-    assert missing.findings[0].tensor.endswith(f"experts.{EXPERTS}")
-
-
-def test_a_draft_module_does_not_stand_in_for_the_model_s_layers(tmp_path: Path) -> None:
-    """Its layers count from 0 again (`mtp.layers.1`), and would hide what the model's lack."""
-    tensors = expert_tensors("fp8_block")
-    prefix = "model.layers.1.mlp"
-    draft = {
-        name.replace("model.", "mtp.", 1): spec
-        for name, spec in tensors.items()
-        if name.startswith(prefix)
-    }
-    kept = {name: s for name, s in tensors.items() if not name.startswith(f"{prefix}.shared")}
-    found = inspect(open_checkpoint(write(tmp_path, config_of("fp8_block"), kept | draft)))
-    assert [layer.rule for layer in found.layers] == ["checkpoint.shared", "slot.fits"]
-
-
 def test_a_copy_that_fails_is_not_called_a_broadcast(tmp_path: Path) -> None:
     """One dimension of size 1 would be repeated, but the other is neither 1 nor right."""
     short = changed(bf16, "weight", lambda o, k: (1, 3))
@@ -380,3 +274,15 @@ def test_online_conversion_needs_enforced_fusion(tmp_path: Path) -> None:
     found = report(tmp_path, "mxfp4", bf16, server=Server("gfx950"), **config)
     assert (found.default.outcome, found.default.rule) == ("not fused", "qwen.can_fuse.quant")
     assert found.enforced.outcome == "fused"
+
+
+@pytest.mark.parametrize("name", ["weight_scale", "weight_scale_inv"])
+def test_mxfp8_scales_have_either_name_but_have_one(name: str, tmp_path: Path) -> None:
+    tensors = {
+        key.replace("weight_scale", name): spec for key, spec in expert_tensors("mxfp8").items()
+    }
+    stored = inspect(open_checkpoint(write(tmp_path / "a", config_of("mxfp8"), tensors)))
+    assert only(stored).verdict == "fuses"
+    bare = {key: spec for key, spec in tensors.items() if not key.endswith(name)}
+    missing = inspect(open_checkpoint(write(tmp_path / "b", config_of("mxfp8"), bare)))
+    assert only(missing).rule == "checkpoint.routed"
