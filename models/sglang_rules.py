@@ -155,6 +155,24 @@ class RefusalRule(_Section):
     layer_classes: tuple[str, ...] = ()
 
 
+class Note(BaseModel):
+    """What a flag silently does or does not do here: the rule's id, the reason, how it is known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rule: str
+    reason: str
+    evidence: Evidence
+
+
+class NoteRule(_Section):
+    """One silent effect of the file: reason, evidence, source, the layer classes concerned."""
+
+    reason: str
+    evidence: Evidence
+    source: str
+    layer_classes: tuple[str, ...] = ()
+
+
 class Rules(_Section):
     """Everything that one version decides about overlap."""
 
@@ -167,12 +185,18 @@ class Rules(_Section):
     halves: Mapping[str, Mapping[Literal["normal", "low_latency"], Halves]]
     sbo: SboRules
     refusals: Mapping[str, RefusalRule]
+    notes: Mapping[str, NoteRule] = {}
 
     def refusal(self, rule: str, detail: str = "") -> Refusal:
         """The refusal of `rule`, with this case's values appended; KeyError for an unknown rule."""
         entry = self.refusals[rule]
         reason = f"{entry.reason} ({detail})" if detail else entry.reason
         return Refusal(rule=rule, reason=reason, evidence=entry.evidence, instead=entry.instead)
+
+    def note(self, rule: str) -> Note:
+        """The silent effect called `rule`; KeyError for an unknown one."""
+        entry = self.notes[rule]
+        return Note(rule=rule, reason=entry.reason, evidence=entry.evidence)
 
     def layer_class(self, architecture: str) -> str:
         """Decoder-layer class of an architecture; for one that the file lacks, a name made of it,

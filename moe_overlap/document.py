@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from moe_overlap import __version__
 from moe_overlap.answers.collect import Answers
-from moe_overlap.answers.words import answers_document
+from moe_overlap.answers.notes import silent_failures
+from moe_overlap.answers.words import answer_lines, answers_document
 from moe_overlap.fidelity import Fidelity
 from moe_overlap.row import Figures, Row
 from moe_overlap.verdict import explain, judge
@@ -39,6 +41,8 @@ def comparison_document(
     document["why"] = explain(document)
     steps = {row["name"]: row["step_us"] for row in document["schedules"] if row["step_us"]}
     document["answers"] = answers_document(resolved, steps, answers)
+    document["answers"]["lines"] = answer_lines(document)
+    document["notes"] = [asdict(note) for note in silent_failures(resolved, rows)]
     errors = {row.name: row.shortcut_error for row in rows if row.figures is not None}
     document["shortcuts"] = {"fidelity": fidelity, "error": errors}
     return document

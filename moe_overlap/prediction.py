@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from models.errors import InputError
-from models.sglang_rules import Refusal
+from models.sglang_rules import Note, Refusal
 from models.sglang_rules import Refused as RuleRefused
 from models.sglang_sbo import is_blackwell, select_variant
 from moe_overlap.errors import Refused
 from scenarios.errors import KeyPath
 from scenarios.resolve import Resolved, ScheduleChoice
-from schedules.builders import Fold, refusal
+from schedules.builders import Fold, notes, refusal
 from schedules.builders import build as build_schedule
 from schedules.program import Begin, Program
 from schedules.timeline import Timeline
@@ -94,6 +94,18 @@ def refusal_of(resolved: Resolved, choice: ScheduleChoice) -> Refusal | None:
         )
 
 
+def notes_of(resolved: Resolved, choice: ScheduleChoice) -> tuple[Note, ...]:
+    """What the serving engine accepts of a choice and silently does not do."""
+    with _faults(resolved, choice):
+        return notes(
+            resolved.built_name(choice),
+            resolved.deployment,
+            resolved.batch,
+            resolved.routing,
+            **_options(resolved, choice),
+        )
+
+
 @contextmanager
 def _faults(resolved: Resolved, choice: ScheduleChoice) -> Iterator[None]:
     """What the builders cannot use becomes an error at the scenario's line."""
@@ -119,6 +131,7 @@ def _options(resolved: Resolved, choice: ScheduleChoice) -> dict[str, Any]:
         "ops": choice.ops,
         "delta": choice.delta,
         "lines": choice.lines,
+        "other_mode_ranks": runtime.other_mode_ranks,
     }
 
 

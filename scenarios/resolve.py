@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.config import load_model
-from models.deployment import A2A, Batch, Deployment, Model, Quantization
+from models.deployment import A2A, A2AMode, Batch, Deployment, Model, Quantization
 from models.errors import InputError
 from models.fusion import Decision
 from models.fusion_deployment import decide_for
@@ -169,9 +169,6 @@ def _deployment(scenario: Scenario, model: Model, machine: Machine, batch: Batch
             f"leaves no SM of the {machine.num_sms} to compute",
             allowed=f"fewer than {machine.num_sms}",
         )
-    mode = spec.mode
-    if mode == "auto":
-        mode = "low_latency" if batch.phase == "decode" else "normal"
     return Deployment(
         model=model,
         machine=machine,
@@ -179,10 +176,24 @@ def _deployment(scenario: Scenario, model: Model, machine: Machine, batch: Batch
         attention_tp=parallel.attention_tp,
         attention_dp=dp,
         redundant_experts=redundant,
-        a2a=A2A(spec.backend, mode, spec.max_dispatch_tokens_per_rank, spec.num_sms),
+        a2a=A2A(
+            spec.backend, _mode(scenario, batch), spec.max_dispatch_tokens_per_rank, spec.num_sms
+        ),
         quantization=Quantization(**scenario.quantization.model_dump()),
         moe_runner=scenario.runtime.moe_runner,
     )
+
+
+def _mode(scenario: Scenario, batch: Batch) -> A2AMode:
+    """The exchange's mode; `auto` is normal on every rank while any rank extends."""
+    others = scenario.runtime.other_mode_ranks
+    for i, rank in enumerate(others):
+        if rank >= scenario.parallel.ep:
+            allowed = f"0 to {scenario.parallel.ep - 1}"
+            raise scenario.fault(("runtime", "other_mode_ranks", i), "is no rank", allowed=allowed)
+    if scenario.a2a.mode != "auto":
+        return scenario.a2a.mode
+    return "low_latency" if batch.phase == "decode" and not others else "normal"
 
 
 def _divisors(number: int) -> list[int]:

@@ -195,6 +195,11 @@ class Runtime(Section):
         default=0.95, gt=0.0, le=1.0, description="share of HBM that may be used"
     )
     env: dict[str, str] = Field(default_factory=dict, description="environment variables (text)")
+    other_mode_ranks: Annotated[tuple[Count, ...], Strict(False)] = Field(
+        default=(),
+        max_length=MAX_RANKS,
+        description="ranks whose batch in this step is of the other kind (prefill beside decode)",
+    )
 
 
 class UserSchedule(Section):

@@ -11,6 +11,7 @@ from typing import Any
 
 from schedules.program import Program
 from schedules.timeline import Timeline
+from viz.answers import answers_html
 from viz.charts import charts_html, stacked_bars
 from viz.figures import COLUMNS, Column, gain_words, micro
 from viz.page import Page, timelines_html, write_page
@@ -52,7 +53,11 @@ def report_page(
         heading=str(document["scenario"]),
         facts=f"{document['hardware']} · SGLang {document['sglang']} rules · "
         f"moe-overlap {document['version']} · predicted, unmeasured",
-        body=verdict_html(document) + table_html(document) + lanes + charts_html(data["charts"]),
+        body=verdict_html(document)
+        + answers_html(document)
+        + table_html(document)
+        + lanes
+        + charts_html(data["charts"]),
         footer=footer_html(document),
         data=data,
     )

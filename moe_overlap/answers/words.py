@@ -64,6 +64,11 @@ def answer_lines(document: Mapping[str, Any]) -> list[str]:
     return [line for line in lines if line]
 
 
+def note_lines(document: Mapping[str, Any]) -> list[str]:
+    """One line for each silent failure."""
+    return [f"{note['schedule']} ({note['rule']}): {note['text']}" for note in document["notes"]]
+
+
 def shortcuts_line(document: Mapping[str, Any]) -> str:
     """What was simulated, and the largest error that its shortcuts may have."""
     shortcuts = document["shortcuts"]

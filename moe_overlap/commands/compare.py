@@ -98,7 +98,7 @@ def _write_report(target: Path, result: Comparison) -> None:
 
 
 def _print_table(result: Comparison, target: Path | None) -> None:
-    from moe_overlap.answers.words import answer_lines, shortcuts_line
+    from moe_overlap.answers.words import note_lines, shortcuts_line
     from moe_overlap.output import stdout
     from viz.terminal import compare_table, refusals
 
@@ -106,11 +106,11 @@ def _print_table(result: Comparison, target: Path | None) -> None:
     console.print(compare_table(document))
     for refused in refusals(document):
         console.print(refused)
-    if note := result.resolved.fusion_note():
-        console.print(note, highlight=False)
+    for line in note_lines(document):
+        console.print(line)
     best = document["best"]
     console.print(f"\n{'No schedule fits' if best is None else f'{best}: ' + document['verdict']}.")
-    for line in answer_lines(document):
+    for line in document["answers"]["lines"]:
         console.print(line)
     console.print(document["why"], highlight=False)
     console.print(shortcuts_line(document))

@@ -95,19 +95,20 @@ def _tbo_refusal(request: Request) -> Refusal | None:
     if request.mode in rules.tbo.extend_modes and request.low_latency:
         return rules.refusal("tbo.extend_low_latency", request.mode)
     failed = vote_refusal(
-        rules, [_vote(request, cut.seq_index) for cut in request.children[0].cuts]
+        rules, [_vote(request, r, cut.seq_index) for r, cut in enumerate(request.children[0].cuts)]
     )
     largest = max(max(child.batch.tokens) for child in request.children)
     return failed or _cap_refusal(request, largest)
 
 
-def _vote(request: Request, seq_index: int) -> RankVote:
+def _vote(request: Request, rank: int, seq_index: int) -> RankVote:
+    mode = request.mode_of(rank)
     ok = local_can_run(
         request.rules,
         tbo=True,
-        mode=request.mode,
+        mode=mode,
         split_known=True,
         a2a=request.deployment.a2a.backend,
         low_latency=request.low_latency,
     )
-    return RankVote(ok, request.mode, seq_index)
+    return RankVote(ok, mode, seq_index)

@@ -38,7 +38,8 @@ class Request:
     None is what SGLang resolves: a graph for decode under low latency, else eager. `env` are
     environment variables of the server. `sm_cap` overrides the limit of DeepGEMM kernels under TBO:
     None follows the rules, 0 lifts it. `threshold` is the split threshold, `cuda` the CUDA version.
-    `ops`, `delta` and `lines` are a user's own schedule.
+    `ops`, `delta` and `lines` are a user's own schedule. `other_mode_ranks` hold a batch of the other
+    kind (prefill beside decode): only what they say to the other ranks is modelled.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Request:
     ops: str | None = None
     delta: int | None = None
     lines: str | tuple[str, ...] | None = None
+    other_mode_ranks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.layers < 1:
@@ -75,6 +77,12 @@ class Request:
             return "EXTEND"
         verify = any(max(lens, default=0) > 1 for lens in self.batch.new_tokens)
         return "TARGET_VERIFY" if verify else "DECODE"
+
+    def mode_of(self, rank: int) -> str:
+        """SGLang's forward mode of a rank: idle without a token."""
+        if rank in self.other_mode_ranks:
+            return "DECODE" if self.batch.phase == "prefill" else "EXTEND"
+        return self.mode if self.batch.tokens[rank] else "IDLE"
 
     @cached_property
     def children(self) -> tuple[Child, Child]:

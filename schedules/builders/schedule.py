@@ -8,11 +8,12 @@ from typing import Any
 
 from models.deployment import Batch, Deployment
 from models.routing import Routing
-from models.sglang_rules import Refusal, Refused, Rules, load_rules
+from models.sglang_rules import Note, Refusal, Refused, Rules, load_rules
 from schedules.builders.fused import fused_names, prepare
 from schedules.builders.placing import check_flow
 from schedules.builders.refuse import refusal_of, selected_variant
 from schedules.builders.request import Fold, Launching, Request
+from schedules.builders.silent import silent_rules
 from schedules.builders.single import (
     LayerPlan,
     baseline_plan,
@@ -50,6 +51,7 @@ def build(
     ops: str | None = None,
     delta: int | None = None,
     lines: str | tuple[str, ...] | None = None,
+    other_mode_ranks: tuple[int, ...] = (),
     allow_refused: bool = False,
 ) -> Program:
     """The program of a schedule for `layers` MoE layers on all ranks.
@@ -76,6 +78,7 @@ def build(
         ops=ops,
         delta=delta,
         lines=lines,
+        other_mode_ranks=other_mode_ranks,
     )
     return build_request(request, allow_refused=allow_refused)
 
@@ -108,6 +111,16 @@ def refusal(
     prepared = prepare(Request(name, deployment, batch, routing, **options))
     _check_name(prepared.request)
     return prepared.refusal or refusal_of(prepared.request)
+
+
+def notes(
+    name: str, deployment: Deployment, batch: Batch, routing: Routing, **options: Any
+) -> tuple[Note, ...]:
+    """What a schedule silently does not do here; the options are those of `build`."""
+    options.setdefault("layers", 1)
+    request = prepare(Request(name, deployment, batch, routing, **options)).request
+    _check_name(request)
+    return tuple(request.rules.note(rule) for rule in silent_rules(request))
 
 
 def _checked(program: Program) -> Program:

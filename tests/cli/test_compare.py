@@ -16,7 +16,8 @@ import moe_overlap as mo
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 TOP = [
     "schema", "version", "sglang", "scenario", "hardware", "profile_sha256", "schedules", "best",
-    "runner_up", "verdict", "margin_us", "noise_us", "why", "answers", "shortcuts",
+    "runner_up", "verdict", "margin_us", "noise_us", "why", "answers",
+    "notes", "shortcuts",
 ]  # fmt: skip
 ROW = [
     "name", "variant", "refused", "launch", "step_us", "layer_us", "band_us",

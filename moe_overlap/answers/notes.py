@@ -1,0 +1,68 @@
+"""Silent failures: what is accepted and then not done, and what it costs when it falls back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from models.sglang_rules import Refusal
+from moe_overlap.answers.probe import step_us
+from moe_overlap.prediction import notes_of
+from moe_overlap.row import Row
+from scenarios.resolve import Resolved, ScheduleChoice
+
+_FUSION = "shared_experts"
+_VOTE = "tbo.vote"
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """One thing that nothing but a trace would show: the schedule (or flag), the rule, the words."""
+
+    schedule: str
+    rule: str
+    text: str
+
+
+def silent_failures(resolved: Resolved, rows: Iterable[Row]) -> tuple[Silent, ...]:
+    """All that the serving engine would do to these schedules without a word."""
+    found: list[Silent] = []
+    for row in rows:
+        choice = resolved.choice(row.name)
+        notes = notes_of(resolved, choice)
+        found += [Silent(row.name, note.rule, f"{note.reason}.") for note in notes]
+        if row.refused is not None and row.refused.instead:
+            found.append(Silent(row.name, row.refused.rule, _fallback(resolved, row.refused)))
+    if fusion := resolved.fusion_note():
+        found.append(Silent(_FUSION, "fusion", f"{fusion}."))
+    return tuple(_once(found))
+
+
+def _fallback(resolved: Resolved, refused: Refusal) -> str:
+    """What runs in a schedule's place, and how long its step takes."""
+    text = f"accepted; what runs in its place is {refused.instead}. Reason: {refused.reason}."
+    decode = resolved.batch.phase == "decode"
+    captured = step_us(resolved, ScheduleChoice("baseline"))
+    if refused.rule != _VOTE or not decode or captured is None:
+        return text
+    eager = step_us(_eager(resolved), ScheduleChoice("baseline"))
+    if eager is None or resolved.deployment.a2a.mode == "normal":
+        return text
+    return (
+        f"{text} Without the flag such a step takes {captured:.1f} \u00b5s from a CUDA graph; with it "
+        f"{eager:.1f} \u00b5s, launched kernel by kernel."
+    )
+
+
+def _eager(resolved: Resolved) -> Resolved:
+    runtime = resolved.scenario.runtime.model_copy(update={"launch": "eager"})
+    return replace(resolved, scenario=resolved.scenario.model_copy(update={"runtime": runtime}))
+
+
+def _once(found: Iterable[Silent]) -> Iterator[Silent]:
+    """Each rule once, under the schedules that it concerns."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        names.setdefault((one.rule, one.text), []).append(one.schedule)
+    for (rule, text), schedules in names.items():
+        yield Silent(", ".join(schedules), rule, text)

@@ -1,0 +1,45 @@
+"""What SGLang accepts and then does not do, or does otherwise, without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from models.sglang_rules import Refused
+from models.sglang_tbo import tbo_strategy
+from schedules.builders.request import Request
+
+
+def silent_rules(request: Request) -> Iterator[str]:
+    """Ids of the rules file's notes that hold for this schedule, deployment and batch."""
+    if request.other_mode_ranks and request.mode != "EXTEND" and not request.low_latency:
+        yield "a2a.auto_extend"
+    if request.name == "tbo":
+        yield from _tbo(request)
+    if request.name.partition(".")[0] == "sbo":
+        yield from _sbo(request)
+
+
+def _tbo(request: Request) -> Iterator[str]:
+    rules, deployment = request.rules, request.deployment
+    if not any(request.children[0].batch.tokens):
+        yield "tbo.empty_child"
+    modes = rules.halves.get(deployment.a2a.backend, {})
+    halves = modes.get(deployment.a2a.mode)
+    if halves is not None and not halves.Db and not halves.Cb:
+        yield "tbo.whole_exchange"
+    layer_class = rules.layer_class(deployment.model.architecture)
+    try:
+        strategy = tbo_strategy(rules, layer_class, request.mode, deployment.a2a.backend)
+    except Refused:
+        return
+    if strategy.gemm_sms == "minus_comm" and deployment.moe_runner != "deep_gemm":
+        yield "tbo.sm_limit_unused"
+
+
+def _sbo(request: Request) -> Iterator[str]:
+    rules, deployment = request.rules, request.deployment
+    if deployment.a2a.backend not in rules.sbo.hook_backends:
+        yield "sbo.hooks_unused"
+    layer_class = rules.layer_class(deployment.model.architecture)
+    if layer_class in rules.notes["sbo.no_effect"].layer_classes:
+        yield "sbo.no_effect"

@@ -1,0 +1,86 @@
+"""Each way in which overlap silently does nothing, reproduced by a scenario and named by the report."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import moe_overlap as mo
+from viz.answers import answers_html
+
+DECODE, PREFILL = "deepseek-v3-h200-ep8-decode", "deepseek-v3-h200-ep8-prefill"
+BLACKWELL = "deepseek-v3-gb200-ep48-decode"
+SHALLOW = "model.num_layers=5"
+
+# scenario, overrides, schedule, rule
+CASES = [
+    # Two-batch overlap is on and nothing overlaps: one sequence per rank, so one child is empty.
+    (DECODE, ["phase.decode.batch_per_rank=1"], "tbo", "tbo.empty_child"),
+    # ... no dense layer before the sparse ones: no branch of the forward splits.
+    (DECODE, ["model.first_k_dense=0"], "tbo", "tbo.no_dense_prefix"),
+    # ... a backend whose exchanges run whole.
+    (DECODE, ["a2a.backend=pplx"], "tbo", "tbo.whole_exchange"),
+    # Silently off for prefill when the exchange is low latency.
+    (
+        PREFILL,
+        [
+            "a2a.mode=low_latency",
+            "a2a.max_dispatch_tokens_per_rank=1024",
+            "phase.prefill.tokens_per_rank=1024",
+        ],
+        "tbo",
+        "tbo.extend_low_latency",
+    ),
+    # One rank that prefills disables it for all.
+    (DECODE, ["runtime.other_mode_ranks=[3]"], "tbo", "tbo.vote"),
+    # ... and with deepep-mode auto turns every exchange to normal mode.
+    (DECODE, ["runtime.other_mode_ranks=[3]", "a2a.mode=auto"], "tbo", "a2a.auto_extend"),
+    # The SM limit of prefill has nobody to limit.
+    (PREFILL, ["runtime.moe_runner=triton"], "tbo", "tbo.sm_limit_unused"),
+    # Single-batch overlap with a backend that ignores its arguments.
+    (BLACKWELL, ["a2a.backend=mooncake"], "sbo", "sbo.hooks_unused"),
+    # ... and with a model that never asks whether it is on.
+    (BLACKWELL, ["model.base=glm-4.5", "routing.redundant_experts=32"], "sbo", "sbo.no_effect"),
+]
+
+
+def _compared(name: str, sets: list[str], schedule: str) -> dict[str, Any]:
+    listed = f"schedules=[baseline, {schedule}]"
+    return mo.compare(mo.load(name, [SHALLOW, *sets, listed]), fidelity="fast").document()
+
+
+@pytest.mark.parametrize(("name", "sets", "schedule", "rule"), CASES, ids=[c[3] for c in CASES])
+def test_the_report_names_it(name: str, sets: list[str], schedule: str, rule: str) -> None:
+    document = _compared(name, sets, schedule)
+    notes = [note for note in document["notes"] if note["rule"] == rule]
+    assert len(notes) == 1
+    assert schedule in notes[0]["schedule"]
+    assert f'data-rule="{rule}"' in answers_html(document)
+
+
+def test_healthy_scenarios_have_no_note() -> None:
+    for name in (DECODE, PREFILL):
+        document = mo.compare(mo.load(name, [SHALLOW]), fidelity="fast").document()
+        assert document["notes"] == []
+
+
+def test_a_failed_vote_says_what_the_lost_graph_costs() -> None:
+    document = _compared(DECODE, ["runtime.other_mode_ranks=[3]"], "tbo")
+    text = document["notes"][0]["text"]
+    graph, eager = (float(us) for us in re.findall(r"([0-9.]+) \u00b5s", text))
+    assert graph == document["schedules"][0]["step_us"] < eager
+    alone = mo.load(DECODE, [SHALLOW, "schedules=[baseline]", "runtime.launch=eager"])
+    assert mo.compare(alone, fidelity="fast").document()["schedules"][0]["step_us"] == eager
+
+
+def test_ranks_without_a_batch_do_not_vote() -> None:
+    sets = ["phase.decode.batch_per_rank=[128, 128, 128, 0, 128, 128, 128, 128]"]
+    document = _compared(DECODE, sets, "tbo")
+    assert document["schedules"][1]["refused"] is None
+
+
+def test_a_rank_that_does_not_exist_is_one_message() -> None:
+    with pytest.raises(mo.ScenarioError, match=r"runtime\.other_mode_ranks.*is no rank.*0 to 7"):
+        mo.resolve(mo.load(DECODE, ["runtime.other_mode_ranks=[8]"]))
