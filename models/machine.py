@@ -68,6 +68,7 @@ class Gaps:
     graph_edge: int = 800
     reaction: int = 400
     graph_launch: int = 10000
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,8 @@ class Machine:
 
     `static_tail` is the coefficient `a` of the tail law: a static persistent kernel of which only n of
     N CTAs still run takes `(a + (1 - a) (n / N)^4)^(1/4)` of its full time; 1 is no speed-up. `gpu` is
-    the name of the GPU, "" where it has none.
+    the name of the GPU, "" where it has none. Streams share `front_ends` in the order of a program's
+    list, which counts where `Gaps.turn` is known.
     """
 
     name: str
@@ -181,6 +183,7 @@ class Machine:
     grids: tuple[tuple[str, Grid], ...] = ()
     reserve_gib: float = 0.0
     gpu: str = ""
+    front_ends: int = 2
 
     def grid(self, kind: str) -> Grid:
         """How this machine's libraries launch a kernel of `kind`; a plain wave where the machine lists

@@ -22,7 +22,7 @@ from simulator.links import Links
 from simulator.low_latency import Flown
 from simulator.prices import Prices
 from simulator.spans import timeline
-from simulator.streams import StreamQueue
+from simulator.streams import FrontEnd, StreamQueue
 from simulator.wiring import Exchanges
 
 _HIGH_PRIORITY = -1  # CUDA's first level above a default stream, where gangs belong
@@ -99,7 +99,11 @@ class Engine:
         self.streams: list[StreamQueue] = []
         for rank, cls in simulated.items():
             device = Device(rank, self.clock, machine, prices, self)
-            queues = {s.name: StreamQueue(self.clock, device, s) for s in program.streams}
+            fronts = [FrontEnd(machine.gaps.turn) for _ in range(machine.front_ends)]
+            queues = {
+                s.name: StreamQueue(self.clock, device, s, fronts[index % len(fronts)])
+                for index, s in enumerate(program.streams)
+            }
             host = Host(self.clock, machine, device, queues, cls.steps, starts[rank])
             self.devices.append(device)
             self.hosts.append(host)

@@ -55,6 +55,28 @@ class WaitItem:
 Item = Kernel | RecordItem | WaitItem
 
 
+class FrontEnd:
+    """What starts the kernels of some streams, looking at those that have work pending in turn.
+
+    A release is seen a turn later when another stream has work pending too, and a turn after the
+    release before it.
+    """
+
+    def __init__(self, turn_ns: int) -> None:
+        self.streams: list[StreamQueue] = []
+        self._turn_ns = turn_ns
+        self._seen = -turn_ns
+
+    def sees(self, stream: StreamQueue, released: int) -> int:
+        """When it sees that the next kernel of `stream` was released at this time."""
+        if not self._turn_ns:
+            return released
+        if any(other.pending for other in self.streams if other is not stream):
+            released += self._turn_ns
+        self._seen = max(released, self._seen + self._turn_ns)
+        return self._seen
+
+
 class StreamQueue:
     """One stream of one rank.
 
@@ -62,7 +84,7 @@ class StreamQueue:
     event lies between, and the latest awaited event.
     """
 
-    def __init__(self, clock: Clock, device: Device, stream: Stream) -> None:
+    def __init__(self, clock: Clock, device: Device, stream: Stream, front_end: FrontEnd) -> None:
         self.name = stream.name
         self.priority = stream.priority
         self.device = device
@@ -70,6 +92,8 @@ class StreamQueue:
         self.current: Item | None = None
         self.last: Kernel | None = None
         self._clock = clock
+        self._front_end = front_end
+        front_end.streams.append(self)
         self._gaps: Gaps = device.machine.gaps
         self._refilled: simpy.Event | None = None
         self._event_between = False
@@ -82,6 +106,14 @@ class StreamQueue:
     def busy(self) -> bool:
         """Whether an item is still to pass."""
         return self.current is not None or bool(self.items)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a kernel that was launched has still to be started."""
+        now = self._clock.ns
+        if isinstance(self.current, Kernel) and not self.current.ready:
+            return self.current.launched <= now
+        return any(isinstance(item, Kernel) and item.launched <= now for item in self.items)
 
     def push(self, item: Item) -> None:
         """The host adds an item; its `launched` time may lie ahead."""
@@ -118,6 +150,13 @@ class StreamQueue:
         """When a kernel is ready: launched, one gap after its predecessor, and after its events."""
         last = self.last
         gap_end = last.end + self._gap(last, kernel) if last is not None else 0
+        released = max(gap_end, self._awaited)
+        if released > kernel.launched and not kernel.graph:
+            seen = self._front_end.sees(self, released)
+            if gap_end >= self._awaited:
+                gap_end = seen
+            else:
+                self._awaited = seen
         kernel.queued = Queued(last, gap_end, self._awaited, self._awaited_by)
         return max(kernel.launched, gap_end, self._awaited)
 
