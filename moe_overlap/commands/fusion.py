@@ -28,16 +28,18 @@ def fusion(
     product: ProductOption = False,
 ) -> None:
     """Which rule decides whether a scenario's shared expert is fused, and what that changes."""
+    if [scenario is not None, document, product].count(True) != 1:
+        raise typer.BadParameter("needs one of SCENARIO, --document and --product")
+    if scenario is None and (settings or (document and as_json)):
+        raise typer.BadParameter("--set needs a SCENARIO, and --document has no JSON")
     if document:
         from models.fusion_document import fusion_document as all_rules
 
         typer.echo(all_rules(), nl=False)
         return
-    if product:
+    if scenario is None:
         _print_product(as_json)
         return
-    if scenario is None:
-        raise typer.BadParameter("needs a SCENARIO, --document or --product")
     from moe_overlap.fusion_report import fusion_document
     from moe_overlap.output import print_json
     from scenarios import load

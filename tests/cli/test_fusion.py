@@ -7,6 +7,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Protocol
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 EP8 = "deepseek-v3-h200-ep8-decode"
 
@@ -46,6 +48,16 @@ def test_the_document_is_what_docs_hold(run: Run) -> None:
     assert done.stdout == (ROOT / "docs" / "fusion-rules.md").read_text()
 
 
-def test_without_a_scenario_it_is_a_usage_error(run: Run) -> None:
-    done = run("fusion")
-    assert done.returncode == 2 and "SCENARIO" in done.stderr
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        (EP8, "--document"),
+        ("--document", "--product"),
+        ("--product", "--set", "routing.seed=1"),
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_go_together_is_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run("fusion", *arguments)
+    assert done.returncode == 2 and "SCENARIO" in done.stderr and not done.stdout
