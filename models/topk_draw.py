@@ -72,8 +72,10 @@ def _check(popularity: Floats, top_k: int, n_group: int, topk_group: int) -> Non
         raise ValueError(f"n_group {n_group} does not divide the {len(popularity)} experts")
     if not 1 <= topk_group <= n_group:
         raise ValueError(f"topk_group must be 1 to {n_group} (n_group), not {topk_group}")
-    if not np.all(np.isfinite(popularity)) or np.any(popularity < 0):
-        raise ValueError("expert popularity must be finite and not negative")
+    with np.errstate(over="ignore"):
+        total = popularity.sum()
+    if not np.isfinite(total) or np.any(popularity < 0):
+        raise ValueError("expert popularity and its sum must be finite and not negative")
     usable = np.sort((popularity.reshape(n_group, -1) > 0).sum(axis=1))
     if (usable > 0).sum() < topk_group or usable[usable > 0][:topk_group].sum() < top_k:
         raise ValueError(

@@ -248,6 +248,11 @@ def test_only_the_ratio_of_counts_matters(count: float) -> None:
     assert (ours == theirs).all()
 
 
+def test_popularity_that_sums_past_the_largest_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        draw_topk(np.array([1e308, 1e308, 1.0]), 3, 2, np.random.default_rng(0))
+
+
 def npy(header: str) -> bytes:
     """A numpy file with this header and 4 KiB of zeros."""
     text = header.encode("latin1")
