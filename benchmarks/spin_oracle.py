@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.spin_programs import random_program, scaled
-from models.machine import Gaps, Machine
+from models.machine import Gaps, Machine, SmResources
 from models.spin import spin_machine
 from schedules.json_form import program_from_json, program_to_json
 from schedules.program import Program
@@ -32,6 +32,10 @@ from schedules.timeline import Span, Timeline
 from simulator import Deadlock, simulate
 
 NUM_SMS = 132
+# CUDA C++ Programming Guide, "Compute Capability 9.0": what shared memory can be configured to, in KB
+H200_SM = SmResources(
+    carveouts=tuple(kb * 1024 for kb in (0, 8, 16, 32, 64, 100, 132, 164, 196, 228))
+)
 TOLERANCE_NS = 4_000
 GAP_TOLERANCE_NS = 30_000
 REPEATED_NS = 15_000
@@ -60,9 +64,9 @@ def predicted(program: Program, gaps: Gaps) -> Timeline:
     return simulate(program, machine(gaps), fold=False)
 
 
-def machine(gaps: Gaps) -> Machine:
-    """A spin machine of these gaps."""
-    return spin_machine(NUM_SMS, gaps=gaps, host_ns=0)
+def machine(gaps: Gaps, pull_ns: int = 0) -> Machine:
+    """A spin machine of these gaps, with the shared memory of an H200's SM."""
+    return spin_machine(NUM_SMS, gaps=gaps, host_ns=0, sm=H200_SM, pull_ns=pull_ns)
 
 
 def starts(timeline: Timeline) -> dict[Key, Span]:
@@ -117,6 +121,7 @@ def _varied(program: Program, gaps: Gaps) -> Iterator[tuple[dict[Key, Span], int
             stream=int(gaps.stream * one),
             event=int(gaps.event * one),
             cross_stream=int(gaps.cross_stream * other),
+            turn=int(gaps.turn * one),
         )
         yield starts(predicted(program, varied)), GAP_TOLERANCE_NS
 
@@ -261,10 +266,11 @@ def dry_run(ranks: int, count: int) -> None:
     print(f"{len(programs)} programs kept of {tried} seeds; nothing was measured")
 
 
-def again(path: Path) -> None:
+def again(path: Path, turn: int | None) -> None:
     """Compare this engine with the runs that an earlier measurement wrote."""
     document = json.loads(path.read_text())
     gaps, ranks = Gaps(**document["gaps_ns"]), int(document["ranks"])
+    gaps = gaps if turn is None else replace(gaps, turn=turn)
     rows = []
     for name, runs in document["runs"].items():
         if "programs" in document:
@@ -296,9 +302,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1, help="with --dry-run: ranks to predict")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--again", type=Path, help="a result of an earlier run")
+    parser.add_argument(
+        "--turn", type=int, help="with --again: ns, where the run did not measure it"
+    )
     arguments = parser.parse_args()
     if arguments.again is not None:
-        again(arguments.again)
+        again(arguments.again, arguments.turn)
         return
     if arguments.dry_run:
         dry_run(arguments.ranks, arguments.programs)

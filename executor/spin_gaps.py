@@ -57,6 +57,7 @@ def measure_figures(kernels: Spin, rank: int) -> SpinFigures:
             graph_node=_repeated(kernels, rank, _graph(_chain()), _gap("a", "b")),
             graph_edge=_repeated(kernels, rank, _graph(_across()), _gap("a", "b")),
             reaction=_repeated(kernels, rank, _full(kernels.num_sms), _gap("a", "b")),
+            turn=max(0, _repeated(kernels, rank, _pending(), _gap("a", "b")) - stream),
         )
     finally:
         kernels.cta_overhead_ns = saved
@@ -112,6 +113,16 @@ def _across() -> list[Step]:
         Record("E", "main"),
         Wait("E", "side"),
         _launch("b", "side", 1, 20 * US),
+    ]
+
+
+def _pending() -> list[Step]:
+    """A chain beside a stream of the same front end that has a kernel to start, later."""
+    return [
+        *_chain(),
+        Record("E", "main"),
+        Wait("E", "third"),
+        _launch("c", "third", 1, 20 * US),
     ]
 
 
