@@ -41,7 +41,7 @@ RULES: Mapping[str, tuple[str, Evidence]] = {
     "loader.unwritten": ("a parameter of the slot gets no tensor", "code"),
     "loader.unmatched": ("a tensor's new name is no parameter; only a warning", "code"),
     "tp.divisible": ("a rank's share of the inner size is not whole in the format", "code"),
-    "checkpoint.routed": ("the routed experts are not complete in the stated format", "code"),
+    "checkpoint.routed": ("the routed experts are not those of the config and the format", "code"),
     "checkpoint.shared": ("the layer stores no shared expert", "code"),
 }
 
