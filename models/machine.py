@@ -58,7 +58,8 @@ class Gaps:
     `stream`: successor ready after predecessor ends, same stream. `event`: the same with an event
     between. `cross_stream`: event across streams. `graph_node`, `graph_edge`: inside a graph, same
     stream and across streams. `reaction`: a waiting kernel after room appears. `graph_launch`:
-    host cost of one graph replay.
+    host cost of one graph replay. `turn`: how long a front end of the GPU takes to come to the next
+    of its streams (docs/engine.md); 0 where nobody has measured it.
     """
 
     stream: int = 1800
@@ -73,12 +74,20 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class SmResources:
-    """What one SM offers."""
+    """What one SM offers. `carveouts`: the sizes, ascending, that its shared memory can be configured
+    to while it is idle; none: always all of it."""
 
     threads: int = 2048
     registers: int = 65536
     smem_bytes: int = 233472
     cta_slots: int = 32
+    carveouts: tuple[int, ...] = ()
+
+    def carveout(self, cta: Footprint) -> int:
+        """Shared memory of an idle SM that takes CTAs of this footprint: the least that holds as many
+        as it would hold anyway."""
+        need = self.ctas(cta) * cta.smem_bytes
+        return next((size for size in self.carveouts if size >= need), self.smem_bytes)
 
     def ctas(self, cta: Footprint) -> int:
         """CTAs of this footprint that an empty SM takes; ValueError when not even one fits."""

@@ -45,17 +45,20 @@ def spin(
 
 @dataclass(frozen=True, slots=True)
 class SpinCosts:
-    """Exact costs of spin kernels on a machine of `num_sms` SMs; no other kind has one."""
+    """Exact costs of spin kernels on a machine of `num_sms` SMs; no other kind has one. `pull_ns` is
+    what a CTA of a dynamic grid needs to fetch a tile, where that is not in the tile's time."""
 
     num_sms: int = 132
     sm: SmResources = field(default_factory=SmResources)
+    pull_ns: int = 0
 
     def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
         """Waves on `sms` SMs times the CTA's time, a share of a persistent grid included."""
         if sms < 1:
             raise ValueError(f"a spin kernel needs at least one SM, not {sms}")
         at_once = sms * self.sm.ctas(self._cta(work, 1))
-        return Cost(-(-work.dim("ctas") // at_once) * work.dim("cta_ns"), "exact")
+        cta_ns = work.dim("cta_ns") + (self.pull_ns if grid.kind == "dynamic" else 0)
+        return Cost(-(-work.dim("ctas") // at_once) * cta_ns, "exact")
 
     def footprint(self, work: Work, grid: Grid) -> Footprint:
         """All CTAs of a wave kernel; of a persistent one those that its budget lets be resident."""
@@ -83,6 +86,8 @@ def spin_machine(
     nvlink_gbps: float = 400.0,
     nic_gbps: float = 50.0,
     interference: Interference | None = None,
+    sm: SmResources | None = None,
+    pull_ns: int = 0,
     **fields: float,
 ) -> Machine:
     """A machine of spin kernels. The usual host classes cost `host_ns`, those of `host` what it says;
@@ -92,10 +97,11 @@ def spin_machine(
         name="spin",
         num_sms=num_sms,
         hbm_gib=80.0,
-        costs=SpinCosts(num_sms),
+        costs=SpinCosts(num_sms, sm or SmResources(), pull_ns),
         host=HostCosts(tuple(classes.items())),
         fabric=Fabric(gpus_per_node, nvlink_gbps, nic_gbps),
         interference=interference or Interference(achievable_hbm_gbps=4300.0),
         gaps=gaps or Gaps(),
+        sm=sm or SmResources(),
         **fields,  # type: ignore[arg-type]
     )

@@ -96,6 +96,9 @@ class StreamQueue:
         front_end.streams.append(self)
         self._gaps: Gaps = device.machine.gaps
         self._refilled: simpy.Event | None = None
+        self._started = (
+            False  # whether the present item is a kernel that its front end is done with
+        )
         self._event_between = False
         self._passed = 0  # when everything before the present item is over, ns
         self._after: Kernel | None = None  # the kernel that `_passed` is due to
@@ -111,7 +114,7 @@ class StreamQueue:
     def pending(self) -> bool:
         """Whether a kernel that was launched has still to be started."""
         now = self._clock.ns
-        if isinstance(self.current, Kernel) and not self.current.ready:
+        if isinstance(self.current, Kernel) and not self._started:
             return self.current.launched <= now
         return any(isinstance(item, Kernel) and item.launched <= now for item in self.items)
 
@@ -133,8 +136,10 @@ class StreamQueue:
                 wait_ns = self._ready(item) - self._clock.ns
                 if wait_ns > 0:
                     yield self._clock.timeout(wait_ns)
+                self._started = True
                 self.device.submit(item, self.priority)
                 yield item.done
+                self._started = False
                 self.last = self._after = item
                 self._passed = item.end
             elif isinstance(item, RecordItem):

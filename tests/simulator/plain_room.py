@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from models.machine import SmResources
+from models.machine import Footprint, SmResources
 
 Free = tuple[int, int, int, int]
 
 
 class PlainRoom:
-    """Every SM by itself: a CTA goes to the SM with most free."""
+    """Every SM by itself: a CTA goes to the SM with most free, and the first one on an idle SM sets its
+    shared memory."""
 
     def __init__(self, num_sms: int, sm: SmResources) -> None:
+        self.sm = sm
         self.slots = sm.cta_slots
         self.free: list[Free] = [(sm.threads, sm.registers, sm.smem_bytes, sm.cta_slots)] * num_sms
 
@@ -35,8 +37,12 @@ class PlainRoom:
 
     def add(self, sm: int, need: Free, sign: int) -> None:
         """Take (-1) or give back (1) the resources of one CTA."""
-        a, b, c, d = (have + sign * want for have, want in zip(self.free[sm], need, strict=True))
-        self.free[sm] = (a, b, c, d)
+        threads, registers, smem, slots = self.free[sm]
+        if slots == self.slots:
+            smem = self.sm.carveout(Footprint(1, need[0], need[1], need[2]))
+        have = (threads, registers, smem, slots)
+        a, b, c, d = (value + sign * want for value, want in zip(have, need, strict=True))
+        self.free[sm] = (a, b, self.sm.smem_bytes if d == self.slots else c, d)
 
     @property
     def resident_sms(self) -> int:

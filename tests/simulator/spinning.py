@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from models.machine import Gaps, Interference, Machine
+from models.machine import Gaps, Interference, Machine, SmResources
 from models.spin import spin, spin_machine
 from models.work import Grid
 from schedules.program import (
@@ -40,6 +40,7 @@ def machine(
     nic_gbps: float = 50.0,
     gpus_per_node: int = 8,
     static_tail: float = 1.0,
+    sm: SmResources | None = None,
 ) -> Machine:
     """A spin machine whose host costs nothing but what `host` steps ask for."""
     return spin_machine(
@@ -51,6 +52,7 @@ def machine(
         nic_gbps=nic_gbps,
         gpus_per_node=gpus_per_node,
         static_tail=static_tail,
+        sm=sm,
     )
 
 

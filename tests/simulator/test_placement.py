@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from simulator.placement import Room
 from tests.simulator.plain_room import Free, PlainRoom
 
 SM = SmResources(threads=2048, registers=65536, smem_bytes=200_000, cta_slots=8)
+SET_BY_THE_FIRST = replace(SM, carveouts=(0, 8_000, 100_000, 200_000))
 CTAS = st.builds(
     Footprint,
     ctas=st.just(1),
@@ -22,13 +25,14 @@ CTAS = st.builds(
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
+    st.sampled_from([SM, SET_BY_THE_FIRST]),
     st.integers(1, 12),
     st.lists(st.tuples(CTAS, st.integers(1, 60), st.integers(0, 3)), min_size=1, max_size=12),
 )
 def test_groups_of_sms_hold_what_single_sms_hold(
-    num_sms: int, actions: list[tuple[Footprint, int, int]]
+    sm_kind: SmResources, num_sms: int, actions: list[tuple[Footprint, int, int]]
 ) -> None:
-    room, plain = Room(num_sms, SM), PlainRoom(num_sms, SM)
+    room, plain = Room(num_sms, sm_kind), PlainRoom(num_sms, sm_kind)
     placed: dict[int, list[tuple[int, Free]]] = {}
     for number, (cta, wanted, release) in enumerate(actions):
         if release == 0 and placed:

@@ -7,6 +7,7 @@ same stream is ready 1.8 us after its predecessor's end.
 
 from __future__ import annotations
 
+from models.machine import SmResources
 from models.work import Grid
 from schedules.program import Stream
 from simulator import simulate
@@ -225,3 +226,18 @@ def test_even_a_cta_that_would_fit_waits_until_the_earlier_kernel_is_placed() ->
     # In a part of 100 SMs A has no use for the others, and B need not wait.
     steps[0] = kernel("A", 396, 100, grid=Grid(100, limited_by="green_context"))
     assert times(simulate(program(steps), machine()), "B") == (50.0, 60.0)
+
+
+def test_a_small_cta_on_an_idle_sm_keeps_a_large_one_off() -> None:
+    sm = SmResources(carveouts=(8_192, 32_768, 233_472))
+    small = kernel("timer", 1, 100, "alt", smem_bytes=1024)
+    scene = program([small, kernel("A", 264, 40, grid=STATIC)])
+    # 16 CTAs of 128 threads and 1 KB fit an SM, so it is set to 32 KB and takes none of 200 KB: 131 of
+    # A's CTAs start at 0 and have two tiles; the last finds room when they leave, at 80.
+    timeline = simulate(scene, machine(sm=sm))
+    assert times(timeline, "A") == (0.0, 160.0)  # on the H200 the same: 131 at once
+    # With all of it always there, the timer shares its SM.
+    assert times(simulate(scene, machine()), "A") == (0.0, 80.0)
+    # A CTA that comes second finds the SM set by the first.
+    scene = program([kernel("A", 264, 40, grid=STATIC), small])
+    assert times(simulate(scene, machine(sm=sm)), "timer") == (0.0, 100.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from models.machine import Gaps
 from models.spin import spin_machine
 from schedules.program import Begin, End, HostWait, HostWork, Record, Stream, Wait
 from schedules.timeline import Timeline
@@ -119,3 +120,38 @@ def test_waits_and_spans_of_a_stream_fill_the_time() -> None:
 def test_an_unknown_host_class_is_an_error() -> None:
     with pytest.raises(KeyError, match="no host cost for class 'yoga'"):
         simulate(program([HostWork("yoga")]), machine())
+
+
+THREE = (Stream("main"), Stream("alt"), Stream("third"))
+TURNS = Gaps(event=1800, turn=1300)
+
+
+def test_streams_that_share_a_front_end_wait_for_its_turn() -> None:
+    first = [kernel("A", 1, 10), kernel("B", 1, 10)]
+    other = [kernel("T", 1, 100, "third"), kernel("U", 1, 10, "third")]
+    timeline = simulate(program([*first, *other], streams=THREE), machine(gaps=TURNS))
+    # main and third share the first of two front ends; U is still to be started when A ends.
+    assert times(timeline, "B") == (13.1, 23.1)  # 10 + 1.8 + 1.3
+    assert causes(timeline, "B") == [("queued", 3.1, "A")]
+    assert times(timeline, "U") == (101.8, 111.8)  # nothing is pending on main any more
+    # T alone is started already; alt has the other front end.
+    beside = [kernel("T", 1, 100, "third"), kernel("U", 1, 100, "alt"), kernel("V", 1, 10, "alt")]
+    timeline = simulate(program([*first, *beside], streams=THREE), machine(gaps=TURNS))
+    assert times(timeline, "B") == (11.8, 21.8)
+
+
+def test_a_front_end_starts_what_one_event_releases_a_turn_apart() -> None:
+    steps = [
+        kernel("A", 1, 10),
+        Record("E", "main"),
+        Wait("E", "alt"),
+        kernel("C", 1, 10, "alt"),
+        Wait("E", "third"),
+        kernel("D", 1, 10, "third"),
+        kernel("B", 1, 10),
+    ]
+    timeline = simulate(program(steps, streams=THREE), machine(gaps=TURNS))
+    assert times(timeline, "C") == (11.7, 21.7)  # alone on its front end
+    assert times(timeline, "B") == (13.1, 23.1)  # measured on an H200: 1.7, 2.9 and 4.4 after A
+    assert times(timeline, "D") == (14.4, 24.4)
+    assert causes(timeline, "D") == [("dependency", 14.4, "A")]
