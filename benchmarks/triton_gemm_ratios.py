@@ -16,11 +16,13 @@ Record = dict[str, Any]
 Report = Callable[[Record], None]
 TILINGS = (
     Tiling(128, 128, 128, 4, 8),
-    Tiling(128, 128, 128, 4, 8, halved=True),
-    Tiling(128, 128, 128, 6, 8, halved=True),
+    Tiling(128, 128, 128, 4, 8, "halved"),
+    Tiling(128, 128, 128, 5, 8, "halved"),
+    Tiling(128, 128, 128, 4, 8, "flat"),
+    Tiling(128, 128, 128, 5, 8, "flat"),
     Tiling(64, 128, 128, 6, 4),
-    Tiling(64, 128, 128, 6, 4, halved=True),
-    Tiling(64, 64, 128, 8, 4),
+    Tiling(64, 128, 128, 6, 4, "halved"),
+    Tiling(64, 128, 128, 6, 4, "flat"),
 )
 BUDGETS = (132, 120, 108, 66)
 

@@ -13,24 +13,27 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from executor.kernel_set import ExecutorError
+from executor.kernels.flat_gemm import flat_gemm_kernel
 from executor.kernels.grouped_gemm import SIGNAL_ROWS, grouped_gemm_kernel
 
 Operand = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 Grain = Literal["rows", "experts"]
+Form = Literal["plain", "halved", "flat"]
 FP8 = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel cuts its work; chosen by a benchmark, never at run time. `halved` multiplies FP8 in
-    two column halves, so that scaling one overlaps multiplying the other."""
+    """How a kernel cuts its work; chosen by a benchmark, never at run time. `form` is for FP8: "halved"
+    multiplies two column halves in turn, so that scaling one overlaps multiplying the other, and "flat"
+    also runs all tiles of a program as one loop (where nothing is signalled)."""
 
     block_m: int = 128
     block_n: int = 128
     block_k: int = 128
     stages: int = 4
     warps: int = 8
-    halved: bool = False
+    form: Form = "plain"
 
 
 DEFAULT = Tiling()
@@ -120,21 +123,28 @@ def _launch(
     block_k = tiling.block_k if values.dtype == FP8 else tiling.block_k // 2
     scales = x[1] if isinstance(x, tuple) else values
     strides = scales.stride() if masked_rows else (0, *scales.stride())
-    halved = tiling.halved and values.dtype == FP8
+    fp8 = values.dtype == FP8
+    halved = fp8 and tiling.form != "plain"
     columns = tiling.block_n // (2 if halved else 1)
+    x_tiles = TensorDescriptor.from_tensor(flat, [tiling.block_m, block_k])
+    w_tiles = TensorDescriptor.from_tensor(weights.view(-1, k), [columns, block_k])
+    w_scales = w[1] if isinstance(w, tuple) else weights
+    sizes = (experts, masked_rows or flat.shape[0], n, k, *strides)
+    common = {
+        "MASKED": bool(masked_rows), "BY_ROWS": by_rows, "BLOCK_M": tiling.block_m,
+        "BLOCK_N": tiling.block_n, "STAGES": tiling.stages, "num_warps": tiling.warps,
+        "GROUPS": 1 << max(0, experts - 1).bit_length(),
+    }  # fmt: skip
+    if fp8 and tiling.form == "flat" and signals is None:
+        flat_gemm_kernel[(num_sms,)](
+            x_tiles, scales, w_tiles, w_scales, out, groups, *sizes, **common
+        )
+        return
     grain = 0 if signals is None else 1 if signals.grain == "rows" else 2
+    words = groups if signals is None else signals.words
     grouped_gemm_kernel[(num_sms,)](
-        TensorDescriptor.from_tensor(flat, [tiling.block_m, block_k]),
-        scales,
-        TensorDescriptor.from_tensor(weights.view(-1, k), [columns, block_k]),
-        w[1] if isinstance(w, tuple) else weights,
-        out,
-        groups,
-        groups if signals is None else signals.words,
-        experts, masked_rows or flat.shape[0], n, k, *strides,
-        MASKED=bool(masked_rows), FP8=values.dtype == FP8, SIGNAL=grain, BY_ROWS=by_rows,
-        BLOCK_M=tiling.block_m, BLOCK_N=tiling.block_n, BLOCK_K=block_k, STAGES=tiling.stages, HALVED=halved,
-        GROUPS=1 << max(0, experts - 1).bit_length(), num_warps=tiling.warps,
+        x_tiles, scales, w_tiles, w_scales, out, groups, words, *sizes, FP8=fp8, SIGNAL=grain,
+        BLOCK_K=block_k, HALVED=halved, **common,
     )  # fmt: skip
 
 

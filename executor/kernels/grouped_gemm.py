@@ -16,13 +16,35 @@ SIGNAL_ROWS = 64
 
 
 @triton.jit
-def _tile_of(tile, ends, counts, index, tiles_n, BLOCK_M: tl.constexpr):
+def tile_of(tile, ends, counts, index):
     """(expert, rows of it, tile in it) of a tile of the masked layout; `ends` are running tile counts."""
     before = ends <= tile
     expert = tl.sum(before.to(tl.int32), 0)
     first = tl.max(tl.where(before, ends, 0), 0)
     count = tl.sum(tl.where(index == expert, counts, 0), 0)
     return expert, count, tile - first
+
+
+@triton.jit
+def place_of(
+    tile, groups, ends, counts, index, rows, tiles_n,
+    MASKED: tl.constexpr, BY_ROWS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """(expert, rows of its group, first row and column of the tile in it, the group's first row)."""
+    if MASKED:
+        expert, count, local = tile_of(tile, ends, counts, index)
+        first_row = expert * rows
+    else:
+        count, local, first_row = rows, tile, tile * 0
+    if BY_ROWS:
+        block, column_block = local // tiles_n, local % tiles_n
+    else:
+        blocks = tl.cdiv(count, BLOCK_M)
+        block, column_block = local % blocks, local // blocks
+    row = block * BLOCK_M
+    if not MASKED:
+        expert = tl.load(groups + row)
+    return expert, count, row, column_block * BLOCK_N, first_row
 
 
 @triton.jit
@@ -54,13 +76,10 @@ def _halved_products(
     left = tl.zeros([BLOCK_M, HALF], tl.float32)
     right = tl.zeros([BLOCK_M, HALF], tl.float32)
     pending = tl.zeros([BLOCK_M, HALF], tl.float32)
-    steps = k // 128
-    scale = tl.load(x_scales + scale_rows) * tl.load(w_scales + w_scale_at)
-    earlier = scale
-    for step in tl.range(0, steps, num_stages=STAGES):
-        after = tl.minimum(step + 1, steps - 1)
-        by_row = tl.load(x_scales + scale_rows + after * scale_stride)
-        by_block = tl.load(w_scales + w_scale_at + after)
+    earlier = tl.zeros([BLOCK_M], tl.float32)
+    for step in tl.range(0, k // 128, num_stages=STAGES):
+        scale = tl.load(x_scales + scale_rows + step * scale_stride)
+        scale *= tl.load(w_scales + w_scale_at + step)
         a = x.load([row, step * 128])
         b = w.load([column, step * 128])
         c = w.load([column + HALF, step * 128])
@@ -70,16 +89,23 @@ def _halved_products(
         right += pending * earlier[:, None]
         pending = next_pending
         earlier = scale
-        scale = by_row * by_block
     right += pending * earlier[:, None]
     return left, right
 
 
 @triton.jit
-def _store(out, value, first_row, at, valid, column, n, WIDTH: tl.constexpr):
+def store_tile(out, value, first_row, at, valid, column, n, WIDTH: tl.constexpr):
     columns = column + tl.arange(0, WIDTH)
     to = out + (first_row + at).to(tl.int64)[:, None] * n + columns[None, :]
     tl.store(to, value.to(tl.bfloat16), mask=valid[:, None] & (columns < n)[None, :])
+
+
+@triton.jit
+def store_halves(out, left, right, first_row, row, count, column, n, HALF: tl.constexpr):
+    at = row + tl.arange(0, left.shape[0])
+    valid = at < count
+    store_tile(out, left, first_row, at, valid, column, n, HALF)
+    store_tile(out, right, first_row, at, valid, column + HALF, n, HALF)
 
 
 @triton.jit
@@ -99,23 +125,13 @@ def grouped_gemm_kernel(
         ends = tl.cumsum((counts + BLOCK_M - 1) // BLOCK_M * tiles_n, 0)
         total_tiles = tl.max(ends, 0)
     else:
+        counts, ends = index, index
         total_tiles = tl.cdiv(rows, BLOCK_M) * tiles_n
     for tile in tl.range(tl.program_id(0), total_tiles, tl.num_programs(0)):
-        if MASKED:
-            expert, count, local = _tile_of(tile, ends, counts, index, tiles_n, BLOCK_M)
-            first_row = expert * rows
-        else:
-            count, local, first_row = rows, tile, 0
-        if BY_ROWS:
-            block, column_block = local // tiles_n, local % tiles_n
-        else:
-            blocks = tl.cdiv(count, BLOCK_M)
-            block, column_block = local % blocks, local // blocks
-        row = block * BLOCK_M
-        if not MASKED:
-            expert = tl.load(groups + row)
+        expert, count, row, column, first_row = place_of(
+            tile, groups, ends, counts, index, rows, tiles_n, MASKED, BY_ROWS, BLOCK_M, BLOCK_N
+        )
         if expert >= 0:
-            column = column_block * BLOCK_N
             at = row + tl.arange(0, BLOCK_M)
             valid = at < count
             if FP8:
@@ -139,18 +155,17 @@ def grouped_gemm_kernel(
                     b = w.load([expert * n + column, step * BLOCK_K])
                     left = dot(a, b.T, left)
             if HALVED:
-                _store(out, left, first_row, at, valid, column, n, BLOCK_N // 2)
-                _store(out, right, first_row, at, valid, column + BLOCK_N // 2, n, BLOCK_N // 2)
+                store_halves(out, left, right, first_row, row, count, column, n, BLOCK_N // 2)
             else:
-                _store(out, left, first_row, at, valid, column, n, BLOCK_N)
+                store_tile(out, left, first_row, at, valid, column, n, BLOCK_N)
             if SIGNAL == 1:
-                _raise_row_blocks(signals, expert, row, count, rows, BLOCK_M)
+                raise_row_blocks(signals, expert, row, count, rows, BLOCK_M)
             if SIGNAL == 2:
                 raise_word(signals + expert, 1)
 
 
 @triton.jit
-def _raise_row_blocks(signals, expert, row, count, rows, BLOCK_M: tl.constexpr):
+def raise_row_blocks(signals, expert, row, count, rows, BLOCK_M: tl.constexpr):
     """One more tile of every started run of 64 rows under this tile."""
     first = expert * tl.cdiv(rows, 64) + row // 64
     for part in tl.static_range(BLOCK_M // 64):

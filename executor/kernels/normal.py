@@ -194,7 +194,7 @@ class Normal:
             route.places, route.plan, out, self._memory.addresses, self._tickets[route.buffer, 1:],
             self.error, self._deadline_ns, tokens, shape.hidden, self._memory.rank, shape.ranks,
             places.results, places.ready, places.read,
-            RANKS=shape.ranks, ROWS=16, BLOCK=1024, num_warps=16,
+            RANKS=shape.ranks, ROWS=16, BLOCK=1024, STAGES=3, num_warps=16,
         )  # fmt: skip
         return out
 

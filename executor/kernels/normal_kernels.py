@@ -126,6 +126,7 @@ def transfer_kernel(
 def combine_kernel(
     places, plan, out, peers, ticket, error, deadline_ns, tokens, hidden, rank, ranks,
     rows_at, ready_at, done_at, RANKS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Each token's sum over the ranks that had it, read from their memory; ends when all ranks have
     read what they need from this one."""
@@ -137,7 +138,8 @@ def combine_kernel(
         wait_word(ready, 1, error, 5001 + source, deadline_ns)
     at = tl.arange(0, BLOCK)
     columns = tl.cdiv(hidden, BLOCK)
-    for item in range(tl.program_id(0), tl.cdiv(tokens, ROWS) * columns, tl.num_programs(0)):
+    items = tl.cdiv(tokens, ROWS) * columns
+    for item in tl.range(tl.program_id(0), items, tl.num_programs(0), num_stages=STAGES):
         token = item // columns * ROWS + tl.arange(0, ROWS)
         column = item % columns * BLOCK + at
         live = token < tokens

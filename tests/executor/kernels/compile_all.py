@@ -12,6 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from executor.kernels import flat_gemm as flat_gemm_module
 from executor.kernels import gate, grouped_gemm, low_latency_kernels, mla_decode, normal_kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -60,6 +61,17 @@ def gemm(fp8: bool, masked: bool, tile: tuple[int, int], stages: int, halved: bo
     return compiled(grouped_gemm.grouped_gemm_kernel, constants, 8 if m == 128 else 4, **types)
 
 
+def flat_gemm(masked: bool, tile: tuple[int, int], stages: int) -> str:
+    """The FP8 GEMM as one loop."""
+    m, n = tile
+    constants = {
+        "MASKED": masked, "BY_ROWS": masked, "BLOCK_M": m, "BLOCK_N": n, "STAGES": stages,
+        "GROUPS": 32,
+    }  # fmt: skip
+    types = {"x": f"tensordesc<fp8e4nv[{m}, 128]>", "w": f"tensordesc<fp8e4nv[{n // 2}, 128]>"}
+    return compiled(flat_gemm_module.flat_gemm_kernel, constants, 8 if m == 128 else 4, **types)
+
+
 def everything() -> list[str]:
     """All kernels in the forms that are launched."""
     low, normal = low_latency_kernels, normal_kernels
@@ -74,6 +86,8 @@ def everything() -> list[str]:
         gemm(True, False, (64, 128), 6, True),
         gemm(True, True, (64, 64), 8, False),
         gemm(False, False, (128, 128), 4, False),
+        flat_gemm(True, (64, 128), 6),
+        flat_gemm(False, (128, 128), 5),
         compiled(low.dispatch_send_kernel, {"SLOTS": 8, "FP8": True, "GROUPS": 64}, 4),
         compiled(low.dispatch_send_kernel, {"SLOTS": 8, "FP8": False, "GROUPS": 64}, 4),
         compiled(low.dispatch_recv_kernel, {"EXPERTS": 32} | RANK, 4),
@@ -93,7 +107,9 @@ def everything() -> list[str]:
         compiled(
             mla_decode._mla_kernel, attention, 8, **dict.fromkeys(cached, "*bf16"), scale="fp32"
         ),
-        compiled(normal.combine_kernel, {"RANKS": 2, "ROWS": 16, "BLOCK": 1024} | RANK, 16),
+        compiled(
+            normal.combine_kernel, {"RANKS": 2, "ROWS": 16, "BLOCK": 1024, "STAGES": 3} | RANK, 16
+        ),
     ]
 
 

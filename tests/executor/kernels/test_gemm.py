@@ -55,8 +55,10 @@ def assert_near(result: torch.Tensor, reference: torch.Tensor) -> None:
     [
         (False, SMALL, True, COUNTS[0]),
         (True, SMALL, False, COUNTS[1]),
-        (True, Tiling(block_m=64, halved=True), True, COUNTS[0]),
-        (True, Tiling(halved=True, stages=3), False, COUNTS[2]),
+        (True, Tiling(block_m=64, form="halved"), True, COUNTS[0]),
+        (True, Tiling(form="flat", stages=3), False, COUNTS[2]),
+        (True, Tiling(block_m=64, form="flat"), True, COUNTS[0]),
+        (True, Tiling(block_m=64, form="flat"), True, COUNTS[1]),
     ],
 )
 def test_masked_rows_are_products_and_others_untouched(
@@ -72,13 +74,17 @@ def test_masked_rows_are_products_and_others_untouched(
         assert out[expert, count:].isnan().all()
 
 
-@pytest.mark.parametrize("fp8", [False, True])
-def test_contiguous_rows_are_products_of_their_expert(device: str, fp8: bool) -> None:
+@pytest.mark.parametrize(
+    ("fp8", "tiling"), [(False, SMALL), (True, SMALL), (True, Tiling(block_m=64, form="flat"))]
+)
+def test_contiguous_rows_are_products_of_their_expert(
+    device: str, fp8: bool, tiling: Tiling
+) -> None:
     order = [0, 2, -1, 3, 3]
     x, w = operands(fp8, device, 64 * len(order), K), weights(fp8, device)
     expert_of = torch.tensor(order, dtype=torch.int32, device=device).repeat_interleave(64)
     out = torch.full((64 * len(order), N), float("nan"), dtype=torch.bfloat16, device=device)
-    gemm.contiguous(x, w, expert_of, 3, tiling=SMALL, out=out)
+    gemm.contiguous(x, w, expert_of, 3, tiling=tiling, out=out)
     for block, expert in enumerate(order):
         rows = slice(64 * block, 64 * block + 64)
         if expert < 0:
