@@ -59,9 +59,9 @@ class Row:
     makespan_error: float
 
 
-def predicted(program: Program, gaps: Gaps) -> Timeline:
+def predicted(program: Program, gaps: Gaps, pull_ns: int = 0) -> Timeline:
     """The engine's timeline with no host cost."""
-    return simulate(program, machine(gaps), fold=False)
+    return simulate(program, machine(gaps, pull_ns), fold=False)
 
 
 def machine(gaps: Gaps, pull_ns: int = 0) -> Machine:
@@ -126,9 +126,9 @@ def _varied(program: Program, gaps: Gaps) -> Iterator[tuple[dict[Key, Span], int
         yield starts(predicted(program, varied)), GAP_TOLERANCE_NS
 
 
-def compare(program: Program, gaps: Gaps, runs: Sequence[Timeline]) -> Row:
+def compare(program: Program, gaps: Gaps, runs: Sequence[Timeline], pull_ns: int = 0) -> Row:
     """Errors of the engine over the spans that it says waited; measured is the median of `runs`."""
-    expected = starts(predicted(program, gaps))
+    expected = starts(predicted(program, gaps, pull_ns))
     measured = [starts(run) for run in runs]
     watched = [key for key, span in expected.items() if waits(span)]
     start = {k: _middle(measured, k, "start_ns") - expected[k].start_ns for k in watched}
@@ -192,18 +192,18 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def draw(ranks: int, count: int, gaps: Gaps) -> tuple[list[Program], int]:
-    """The first `count` programs that are kept, and how many seeds were tried."""
+def draw(ranks: int, count: int, gaps: Gaps, first: int) -> tuple[list[Program], int]:
+    """The first `count` programs from seed `first` on that are kept, and how many seeds were tried."""
     kept: list[Program] = []
-    seed = 0
-    while len(kept) < count and seed < 60 * count:
+    seed = first
+    while len(kept) < count and seed - first < 60 * count:
         program = chosen(seed, ranks, gaps)
         kept += [program] if program is not None else []
         seed += 1
-    return kept, seed
+    return kept, seed - first
 
 
-def measured(count: int, repeats: int) -> None:
+def measured(count: int, repeats: int, first: int) -> None:
     """Run on the GPUs of this process group and print, on rank 0, the table."""
     import torch
     import torch.distributed as dist
@@ -222,8 +222,9 @@ def measured(count: int, repeats: int) -> None:
     if kernels.num_sms != NUM_SMS:
         raise SystemExit(f"the programs are for {NUM_SMS} SMs; this GPU has {kernels.num_sms}")
     figures = gathered(measure_figures(kernels, rank))[0]
-    kernels.cta_overhead_ns = figures.cta_overhead_ns
-    programs, tried = gathered(draw(world_size, count, figures.gaps) if rank == 0 else None)[0]
+    kernels.cta_overhead_ns, kernels.pull_ns = figures.cta_overhead_ns, figures.pull_ns
+    drawn = draw(world_size, count, figures.gaps, first) if rank == 0 else None
+    programs, tried = gathered(drawn)[0]
     rows, runs_of = [], {}
     for program in programs:
         runs = []
@@ -239,7 +240,10 @@ def measured(count: int, repeats: int) -> None:
             "ranks": world_size,
             "gaps_ns": asdict(figures.gaps),
             "cta_overhead_ns": figures.cta_overhead_ns,
+            "pull_ns": figures.pull_ns,
+            "turn_beside_second_ns": figures.turn_beside_second_ns,
             "clock_error_ns": max(errors),
+            "first_seed": first,
             "seeds_tried": tried,
             "repeats": repeats,
             "programs": {program.name: program_to_json(program) for program in programs},
@@ -258,15 +262,15 @@ def report(facts: dict[str, Any], rows: Sequence[Row], runs: dict[str, Any], nam
     print(summary(rows))
 
 
-def dry_run(ranks: int, count: int) -> None:
+def dry_run(ranks: int, count: int, first: int) -> None:
     """Draw the programs and print what the engine predicts, with the gaps of an H200."""
-    programs, tried = draw(ranks, count, Gaps())
+    programs, tried = draw(ranks, count, Gaps(), first)
     rows = [compare(program, Gaps(), [predicted(program, Gaps())]) for program in programs]
     print(table(rows))
     print(f"{len(programs)} programs kept of {tried} seeds; nothing was measured")
 
 
-def again(path: Path, turn: int | None) -> None:
+def again(path: Path, turn: int | None, pull_ns: int) -> None:
     """Compare this engine with the runs that an earlier measurement wrote."""
     document = json.loads(path.read_text())
     gaps, ranks = Gaps(**document["gaps_ns"]), int(document["ranks"])
@@ -282,8 +286,8 @@ def again(path: Path, turn: int | None) -> None:
             Timeline(name, document["gpu"], "measured", tuple(_span(item) for item in run))
             for run in runs
         ]
-        if any(waits(span) for span in starts(predicted(program, gaps)).values()):
-            rows.append(compare(program, gaps, timelines))
+        if any(waits(span) for span in starts(predicted(program, gaps, pull_ns)).values()):
+            rows.append(compare(program, gaps, timelines, pull_ns))
     print(table(rows))
     print(summary(rows))
 
@@ -305,17 +309,21 @@ def main() -> None:
     parser.add_argument(
         "--turn", type=int, help="with --again: ns, where the run did not measure it"
     )
+    parser.add_argument(
+        "--pull", type=int, default=0, help="with --again: ns, where the run did not take it off"
+    )
+    parser.add_argument("--first-seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.again is not None:
-        again(arguments.again, arguments.turn)
+        again(arguments.again, arguments.turn, arguments.pull)
         return
     if arguments.dry_run:
-        dry_run(arguments.ranks, arguments.programs)
+        dry_run(arguments.ranks, arguments.programs, arguments.first_seed)
         return
     watchdog = threading.Timer(WATCHDOG_S, lambda: os._exit(4))
     watchdog.daemon = True
     watchdog.start()
-    measured(arguments.programs, arguments.repeats)
+    measured(arguments.programs, arguments.repeats, arguments.first_seed)
 
 
 if __name__ == "__main__":

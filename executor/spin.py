@@ -49,10 +49,11 @@ class _Layout:
 class Spin:
     """Spin kernels on the current GPU; see the module docstring.
 
-    `cta_overhead_ns` is taken off every CTA's time, so that a CTA occupies its SM for the time that
-    the program states. `host_ns` says how long the host is busy for a class of host work. Exchanges
-    of role `whole`, `notify` wait until the kernel is placed on every rank, `recv` until every send
-    has ended; their traffic is not moved. Spans carry `peer_wait` stalls.
+    `cta_overhead_ns` is taken off every CTA's time, and `pull_ns` off every tile that is fetched, so
+    that a CTA occupies its SM for the time that the program states. `host_ns` says how long the host
+    is busy for a class of host work. Exchanges of role `whole`, `notify` wait until the kernel is
+    placed on every rank, `recv` until every send has ended; their traffic is not moved. Spans carry
+    `peer_wait` stalls.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Spin:
         world_size: int,
         *,
         cta_overhead_ns: int = 0,
+        pull_ns: int = 0,
         host_ns: Mapping[str, int] | None = None,
     ) -> None:
         require_gpus(1)
@@ -71,6 +73,7 @@ class Spin:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.num_sms = properties.multi_processor_count
         self.cta_overhead_ns = cta_overhead_ns
+        self.pull_ns = pull_ns
         self.machine = f"spin kernels on {properties.name}"
         self._costs = SpinCosts(self.num_sms)
         self._rank, self._world_size = rank, world_size
@@ -172,7 +175,8 @@ class Spin:
         if op.grid.kind == "wave":
             return self.cta_overhead_ns
         ctas = self._costs.footprint(op.work, op.grid).ctas
-        return self.cta_overhead_ns // -(-op.work.dim("ctas") // ctas)
+        fetch_ns = self.pull_ns if op.grid.kind == "dynamic" else 0
+        return fetch_ns + self.cta_overhead_ns // -(-op.work.dim("ctas") // ctas)
 
     def _join(self, op: Op, args: SpinArgs, placed: int) -> None:
         part = "notify" if op.role == "notify" else "data"

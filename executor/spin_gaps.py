@@ -13,6 +13,7 @@ from executor.execute import execute
 from executor.spin import Spin
 from models.machine import Gaps
 from models.spin import spin
+from models.work import Grid
 from schedules.program import (
     Begin,
     End,
@@ -36,18 +37,24 @@ REPEATS = 15
 
 @dataclass(frozen=True)
 class SpinFigures:
-    """Gaps of the machine, and what a CTA costs beyond the time that it spins, in ns."""
+    """Gaps of the machine, and what a CTA and the fetch of a tile cost beyond the time that is spun, in
+    ns. `turn_beside_second_ns` is `gaps.turn` as the second of the streams gives it, 0 when that has a
+    front end of its own."""
 
     gaps: Gaps
     cta_overhead_ns: int
+    pull_ns: int
+    turn_beside_second_ns: int
 
 
 def measure_figures(kernels: Spin, rank: int) -> SpinFigures:
     """All figures; `kernels` must run with no overhead taken off."""
-    saved, kernels.cta_overhead_ns = kernels.cta_overhead_ns, 0
+    saved = kernels.cta_overhead_ns, kernels.pull_ns
+    kernels.cta_overhead_ns = kernels.pull_ns = 0
     try:
         overhead = _repeated(kernels, rank, _waves(kernels.num_sms), _turnover)
         kernels.cta_overhead_ns = overhead
+        pull = _repeated(kernels, rank, _waves(kernels.num_sms, Grid(kind="dynamic")), _turnover)
         stream = _repeated(kernels, rank, _chain(), _gap("a", "b"))
         event = _repeated(kernels, rank, _chain(Record("E", "main")), _gap("a", "b"))
         gaps = Gaps(
@@ -57,15 +64,17 @@ def measure_figures(kernels: Spin, rank: int) -> SpinFigures:
             graph_node=_repeated(kernels, rank, _graph(_chain()), _gap("a", "b")),
             graph_edge=_repeated(kernels, rank, _graph(_across()), _gap("a", "b")),
             reaction=_repeated(kernels, rank, _full(kernels.num_sms), _gap("a", "b")),
-            turn=max(0, _repeated(kernels, rank, _pending(), _gap("a", "b")) - stream),
+            turn=max(0, _repeated(kernels, rank, _pending("third"), _gap("a", "b")) - stream),
         )
+        second = _repeated(kernels, rank, _pending("side"), _gap("a", "b")) - stream
     finally:
-        kernels.cta_overhead_ns = saved
-    return SpinFigures(gaps, overhead)
+        kernels.cta_overhead_ns, kernels.pull_ns = saved
+    return SpinFigures(gaps, overhead, pull, max(0, second))
 
 
 def _repeated(kernels: Spin, rank: int, steps: Iterable[Step], figure: Figure) -> int:
-    program = Program("gaps", (Stream("main"), Stream("side")), (RankClass((rank,), tuple(steps)),))
+    streams = (Stream("main"), Stream("side"), Stream("third"))
+    program = Program("gaps", streams, (RankClass((rank,), tuple(steps)),))
     runs = [figure(execute(program, kernels, rank=rank)) for _ in range(REPEATS)]
     return max(0, round(median(runs[2:])))
 
@@ -87,13 +96,20 @@ def _turnover(timeline: Timeline) -> int:
 
 
 def _launch(
-    name: str, stream: str, ctas: int, cta_ns: int, smem_bytes: int = SMALL_BYTES
+    name: str,
+    stream: str,
+    ctas: int,
+    cta_ns: int,
+    smem_bytes: int = SMALL_BYTES,
+    grid: Grid | None = None,
 ) -> Launch:
-    return Launch(Op(name, stream, spin(ctas, cta_ns, smem_bytes=smem_bytes)), "cpp")
+    return Launch(
+        Op(name, stream, spin(ctas, cta_ns, smem_bytes=smem_bytes), grid or Grid()), "cpp"
+    )
 
 
-def _waves(num_sms: int) -> list[Step]:
-    return [_launch("a", "main", WAVES * num_sms, 50 * US, 204800)]
+def _waves(num_sms: int, grid: Grid | None = None) -> list[Step]:
+    return [_launch("a", "main", WAVES * num_sms, 50 * US, 204800, grid)]
 
 
 def _chain(*between: Step) -> list[Step]:
@@ -116,13 +132,13 @@ def _across() -> list[Step]:
     ]
 
 
-def _pending() -> list[Step]:
-    """A chain beside a stream of the same front end that has a kernel to start, later."""
+def _pending(stream: str) -> list[Step]:
+    """A chain beside a stream that has a kernel to start, later."""
     return [
         *_chain(),
         Record("E", "main"),
-        Wait("E", "third"),
-        _launch("c", "third", 1, 20 * US),
+        Wait("E", stream),
+        _launch("c", stream, 1, 20 * US),
     ]
 
 
