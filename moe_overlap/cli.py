@@ -16,8 +16,10 @@ from moe_overlap.commands.checkpoint import checkpoint
 from moe_overlap.commands.compare import compare
 from moe_overlap.commands.explain import explain
 from moe_overlap.commands.fusion import fusion
+from moe_overlap.commands.hardware import hardware
 from moe_overlap.commands.listing import scenarios, schema
 from moe_overlap.commands.run import run
+from moe_overlap.commands.scenario import scenario
 from moe_overlap.commands.simulate import simulate
 from moe_overlap.commands.validate import validate
 from moe_overlap.commands.view import view
@@ -34,6 +36,8 @@ COMMANDS = (
     checkpoint,
     explain,
     calibrate,
+    hardware,
+    scenario,
     scenarios,
     schema,
 )

@@ -1,0 +1,223 @@
+"""From an SGLang launch command to a scenario file, with everything that had to be assumed written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.config import library_models, load_model
+from models.deployment import Model
+from scenarios.errors import ScenarioError
+from scenarios.flags import FlagTable, Launch, load_flags, parse_launch
+
+_WHERE = "--from-flags"
+_FP8 = ("fp8", "w8a8_fp8")
+_FP4 = ("modelopt_fp4", "nvfp4", "fp4")
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What no launch command says: the machine, the phase where the server does both, the batch per rank
+    (None: as many as may run) and the tokens of a sequence."""
+
+    hardware: str
+    phase: str | None = None
+    batch_per_rank: int | None = None
+    sequence_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Written:
+    """A scenario's YAML text, and the words of the command that it could not use."""
+
+    text: str
+    unused: tuple[str, ...]
+
+
+def scenario_from_flags(
+    command: str, assumptions: Assumptions, *, version: str = "0.5.23"
+) -> Written:
+    """The scenario of a launch command. ScenarioError for a command that contradicts itself, or a model
+    that is in no library and no folder."""
+    table = load_flags(version)
+    launch = parse_launch(command, table)
+    assumed: list[str] = []
+    model_name, model = _model(launch)
+    ranks = _ranks(launch, table)
+    lines = [
+        f"name: {model_name} from a launch command, EP{ranks['ep']}",
+        f"model: {model_name}",
+        f"hardware: {assumptions.hardware}",
+        f"parallel: {_flow(ranks)}",
+        *_phase(launch, ranks, assumptions, assumed),
+        f"a2a: {_flow(_a2a(launch, assumed))}",
+        f"quantization: {_flow(_formats(launch, model, assumed))}",
+        f"routing: {_flow(_routing(launch, assumed))}",
+        f"shared_experts: {_flow(_shared(launch))}",
+        f"runtime: {_flow(_runtime(launch, table, version))}",
+        f"schedules: [{', '.join(_schedules(launch))}]",
+    ]
+    head = [f"# Assumed: {line}" for line in assumed]
+    head += [f"# Not used: {word}" for word in launch.unused]
+    return Written("\n".join([*head, *lines]) + "\n", launch.unused)
+
+
+def _model(launch: Launch) -> tuple[str, Model]:
+    path = launch.values.get("model")
+    if path is None:
+        raise ScenarioError("is missing", where=_WHERE, key="--model-path")
+    config = Path(path) / "config.json"
+    if config.is_file():
+        return str(config), load_model(str(config))
+    word = Path(path).name.lower()
+    names = [name for name in library_models() if word.startswith(name)]
+    if not names:
+        known = library_models()
+        raise ScenarioError(
+            "is no folder with a config.json and no library model", where=_WHERE,
+            key="--model-path", value=path, allowed=", ".join(known), near=known, word=word,
+        )  # fmt: skip
+    name = max(names, key=len)
+    return name, load_model(name)
+
+
+def _ranks(launch: Launch, table: FlagTable) -> dict[str, int]:
+    """EP size and how attention is spread; ScenarioError where the sizes do not fit each other."""
+    values = launch.values
+    tp, dp = values.get("tp", 1), values.get("dp", 1)
+    backend = values.get("a2a_backend", "none")
+    ep = values.get("ep", tp)
+    if backend not in table.free_ep_backends and ep != tp:
+        raise ScenarioError(
+            f"contradicts --tp-size {tp}: {backend} makes the expert-parallel size the tensor-parallel one",
+            where=_WHERE, key="--ep-size", value=ep, allowed=str(tp),
+        )  # fmt: skip
+    if dp > 1 and not values.get("dp_attention"):
+        raise ScenarioError(
+            "makes replicas of the whole server unless --enable-dp-attention is given",
+            where=_WHERE, key="--dp-size", value=dp, allowed="1, or --enable-dp-attention",
+        )  # fmt: skip
+    if tp % dp:
+        raise ScenarioError(
+            f"does not divide --tp-size {tp}", where=_WHERE, key="--dp-size", value=dp
+        )
+    return {"ep": tp, "attention_tp": tp // dp, "attention_dp": dp}
+
+
+def _phase(
+    launch: Launch, ranks: Mapping[str, int], assumptions: Assumptions, assumed: list[str]
+) -> Iterator[str]:
+    role = launch.values.get("disaggregation", "null")
+    phase = assumptions.phase or (role if role != "null" else None)
+    if phase is None:
+        phase = "decode"
+        assumed.append("a decode step; the server does both")
+    if role not in ("null", phase):
+        raise ScenarioError(
+            f"contradicts --phase {phase}", where=_WHERE, key="--disaggregation-mode", value=role
+        )
+    tokens = assumptions.sequence_tokens
+    if tokens is None:
+        tokens = 2048
+        assumed.append("sequences of 2048 tokens")
+    dp = ranks["attention_dp"]
+    if phase == "decode":
+        batch = assumptions.batch_per_rank or launch.values.get("max_running", 0) // dp
+        if not batch:
+            batch = 64
+            assumed.append("64 sequences per rank")
+        yield "phase:"
+        yield f"  decode: {{batch_per_rank: {batch}, kv_tokens: {tokens}}}"
+        yield f"speculative: {{draft_tokens: {launch.values.get('draft_tokens', 0)}}}"
+        return
+    chunk = assumptions.batch_per_rank or launch.values.get("chunked_prefill", 0) // dp
+    if chunk <= 0:
+        chunk = 8192
+        assumed.append("8192 new tokens per rank")
+    yield "phase:"
+    yield f"  prefill: {{tokens_per_rank: {chunk}, sequence_tokens: {min(tokens, chunk)}}}"
+
+
+def _a2a(launch: Launch, assumed: list[str]) -> dict[str, Any]:
+    backend = launch.values.get("a2a_backend", "none")
+    mode = launch.values.get("deepep_mode", "auto")
+    if "deepep_mode" in launch.values and backend == "none":
+        raise ScenarioError(
+            "needs an all-to-all", where=_WHERE, key="--deepep-mode", value=mode,
+            allowed="--moe-a2a-backend deepep",
+        )  # fmt: skip
+    found: dict[str, Any] = {"backend": backend, "mode": mode}
+    cap = launch.env.get("SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK")
+    if cap is not None:
+        found["max_dispatch_tokens_per_rank"] = cap
+    sms = [
+        entry.get("num_sms")
+        for entry in launch.values.get("deepep_config", {}).values()
+        if isinstance(entry, Mapping)
+    ]
+    if sms and len(set(sms)) > 1:
+        raise ScenarioError(
+            f"gives dispatch and combine different num_sms ({sms})",
+            where=_WHERE, key="--deepep-config",
+        )  # fmt: skip
+    if sms and sms[0]:
+        found["num_sms"] = sms[0]
+    elif backend == "deepep":
+        assumed.append("DeepEP's own number of SMs, 20")
+    return found
+
+
+def _formats(launch: Launch, model: Model, assumed: list[str]) -> dict[str, str]:
+    wanted = launch.values.get("quantization")
+    weights = "bf16"
+    if wanted in _FP4 or "fp4" in str(launch.values.get("model", "")).lower():
+        weights = "nvfp4"
+    elif wanted in _FP8 or (wanted is None and model.quant_method == "fp8"):
+        weights = "fp8_block"
+    elif wanted is not None:
+        assumed.append(f"bf16 weights; {wanted} has no figures")
+    dispatch = launch.values.get("dispatch_dtype", "auto")
+    dispatch = "fp8" if dispatch == "auto" else dispatch
+    kv_cache = "fp8" if "fp8" in launch.values.get("kv_cache_dtype", "auto") else "bf16"
+    return {"weights": weights, "dispatch": dispatch, "kv_cache": kv_cache}
+
+
+def _routing(launch: Launch, assumed: list[str]) -> dict[str, Any]:
+    assumed.append("routing by a power law of 0.6")
+    eplb = bool(launch.values.get("eplb"))
+    redundant = launch.values.get("redundant_experts", 0)
+    found = {"distribution": "power_law", "alpha": 0.6, "redundant_experts": redundant}
+    return {**found, "eplb": str(eplb).lower()}
+
+
+def _shared(launch: Launch) -> dict[str, str]:
+    values = launch.values
+    fusion = "disable" if "fusion_disable" in values else "auto"
+    fusion = "enforce" if "fusion_enforce" in values else fusion
+    return {"fusion": fusion, "waterfill": str("waterfill" in values).lower()}
+
+
+def _runtime(launch: Launch, table: FlagTable, version: str) -> dict[str, Any]:
+    values = launch.values
+    runner = values.get("moe_runner", "auto")
+    found: dict[str, Any] = {"sglang": version, "moe_runner": table.runners.get(runner, runner)}
+    found["launch"] = "eager" if "no_graph" in values else "auto"
+    if "tbo_threshold" in values:
+        found["tbo_token_distribution_threshold"] = values["tbo_threshold"]
+    kept = {name: text for name, text in launch.env.items() if name not in table.environment}
+    if kept:
+        found["env"] = "{" + ", ".join(f'{name}: "{text}"' for name, text in kept.items()) + "}"
+    return found
+
+
+def _schedules(launch: Launch) -> Iterator[str]:
+    """The baseline and what the flags ask for; all of SGLang's where they ask for none."""
+    yield "baseline"
+    asked = [name for name in ("sbo", "tbo") if name in launch.values]
+    yield from asked or ("sbo", "tbo")
+
+
+def _flow(values: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"

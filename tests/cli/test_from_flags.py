@@ -1,0 +1,98 @@
+"""Launch commands become scenarios: what is used, what is not, and what contradicts itself."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import moe_overlap as mo
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+DECODE = """SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=256 NCCL_DEBUG=INFO \\
+python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3-0324 --trust-remote-code \\
+  --tp 16 --dp-size 16 --enable-dp-attention --moe-a2a-backend deepep --deepep-mode low_latency \\
+  --enable-two-batch-overlap --disaggregation-mode decode --max-running-requests 2048 \\
+  --ep-num-redundant-experts=32 --enable-eplb --kv-cache-dtype fp8_e4m3 --host 0.0.0.0 --nnodes 2"""
+PREFILL = """python3 -m sglang.launch_server --model Qwen/Qwen3-30B-A3B-FP8 --tp-size 8 --dp 8
+ --enable-dp-attention --moe-a2a-backend deepep --deepep-config
+ '{"normal_dispatch": {"num_sms": 24}, "normal_combine": {"num_sms": 24}}'
+ --chunked-prefill-size 65536 --disable-cuda-graph --tbo-token-distribution-threshold 0.3"""
+
+
+def _scenario(run: Run, command: str, folder: Path, *options: str) -> mo.Scenario:
+    done = run(
+        "scenario", "--from-flags", command, "--hardware", "h200-8x-ib", *options, "-o", "it.yaml"
+    )
+    assert done.returncode == 0, done.stderr
+    return mo.load(folder / "it.yaml")
+
+
+def test_a_decode_server(run: Run, tmp_path: Path) -> None:
+    found = _scenario(run, DECODE, tmp_path)
+    resolved = mo.resolve(found)
+    deployment = resolved.deployment
+    assert deployment.model.name == "deepseek-v3"
+    assert (deployment.ep_size, deployment.attention_dp, deployment.attention_tp) == (16, 16, 1)
+    assert deployment.experts_per_rank == 18
+    assert deployment.a2a.max_dispatch_tokens_per_rank == 256
+    assert (deployment.quantization.weights, deployment.quantization.kv_cache) == (
+        "fp8_block",
+        "fp8",
+    )
+    assert resolved.batch.new_tokens == ((1,) * 128,) * 16  # 2048 requests over 16 ranks
+    assert found.schedules == ("baseline", "tbo")
+
+
+def test_a_prefill_server(run: Run, tmp_path: Path) -> None:
+    found = _scenario(run, PREFILL, tmp_path, "--phase", "prefill", "--tokens", "1024")
+    deployment = mo.resolve(found).deployment
+    assert deployment.model.name == "qwen3-30b-a3b"
+    assert (deployment.a2a.num_sms, deployment.a2a.mode) == (24, "normal")
+    assert found.phase.prefill is not None
+    assert found.phase.prefill.tokens_per_rank == 8192  # 65536 over 8 ranks
+    assert (found.runtime.launch, found.runtime.tbo_token_distribution_threshold) == ("eager", 0.3)
+    assert found.schedules == ("baseline", "sbo", "tbo")
+
+
+def test_what_has_no_place_is_listed(run: Run) -> None:
+    done = run("scenario", "--from-flags", DECODE, "--hardware", "h200-8x-ib")
+    for word in ("--trust-remote-code", "--host 0.0.0.0", "--nnodes 2", "NCCL_DEBUG=INFO"):
+        assert f"not used: {word}\n" in done.stderr
+        assert f"# Not used: {word}\n" in done.stdout
+    assert "# Assumed: sequences of 2048 tokens\n" in done.stdout
+
+
+BASE = "--model deepseek-ai/DeepSeek-V3 --tp 16 --dp 16 --enable-dp-attention --moe-a2a-backend deepep "
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (BASE + "--enforce-shared-experts-fusion --disable-shared-experts-fusion", "contradict"),
+        (BASE + "--ep-size 8", "--ep-size = 8: contradicts --tp-size 16"),
+        (BASE.replace("--enable-dp-attention ", ""), "--dp-size = 16: makes replicas"),
+        (BASE.replace("--dp 16", "--dp 5"), "--dp-size = 5: does not divide --tp-size 16"),
+        (BASE + "--tp-size 8", "--tp-size = 8: is given twice, first as 16"),
+        (BASE + "--deepep-mode low-latency", "did you mean 'low_latency'?"),
+        (BASE + "--max-running-requests many", "--max-running-requests = 'many': cannot be read"),
+        (BASE + "--enable-eplb yes", "--enable-eplb = 'yes': takes no value"),
+        (BASE + "--deepep-config {}x", "--deepep-config"),
+        (
+            BASE.replace("DeepSeek-V3", "Llama-3"),
+            "--model-path = 'deepseek-ai/Llama-3': is no folder",
+        ),
+        (BASE + "--disaggregation-mode prefill --phase", "takes one value"),
+        ("--model 'deepseek", "cannot be read as a shell does"),
+        ("python server.py", "has no flag"),
+    ],
+)
+def test_a_bad_command_is_one_message(run: Run, flags: str, message: str) -> None:
+    if message == "takes one value":
+        flags = BASE + "--max-running-requests"
+    done = run("scenario", "--from-flags", flags, "--hardware", "h200-8x-ib")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
