@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from executor.kernel_set import PeerLost
+from executor.collective_exchange import Collective
+from executor.kernel_set import MissingResource, PeerLost
 from executor.kernels import low_latency, normal
 from executor.kernels.gemm import Grain, Signals, signal_words
 from executor.kernels.low_latency import LowLatency
@@ -24,7 +27,7 @@ PHASES = {0: "dispatch", 1: "signal", 2: "combine", 3: "notify", 4: "transfer", 
 class TritonExchange:
     """What the launchers of one rank use; exactly one of `normal` and `low` is there."""
 
-    normal: Normal | None
+    normal: Normal | Collective | None
     low: LowLatency | None
     routes: dict[str, Route] = field(default_factory=dict)
     _words: dict[tuple[int, Grain], Signals] = field(default_factory=dict)
@@ -55,22 +58,42 @@ class TritonExchange:
             raise PeerLost(f"rank {rank}: a {phase} waited too long for {who} {code % 1000 - 1}")
 
 
+def collective_group(group: Any) -> Any:
+    """An NCCL group of the same ranks."""
+    import torch.distributed as dist
+
+    return dist.new_group(dist.get_process_group_ranks(group), backend="nccl")
+
+
 def open_exchange(
     deployment: Deployment, top_k: int, most_tokens: int, group: Any, device: torch.device
 ) -> TritonExchange:
     """Peer memory and the exchange of the deployment's mode. `group` None is a single rank.
-    MissingResource where peers cannot reach each other's memory."""
+
+    Where peers cannot write each other's memory, normal mode falls to NCCL with a warning; low latency,
+    whose sends and signals need it, raises MissingResource.
+    """
     model, ranks = deployment.model, deployment.ep_size
 
     def region(nbytes: int) -> PeerMemory:
-        return alone(nbytes, device) if ranks == 1 else symmetric(nbytes, group, device)
+        if ranks == 1:
+            return alone(nbytes, device)
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+        if here < ranks:
+            raise MissingResource(f"{ranks} ranks span hosts of {here}, which share no memory")
+        return symmetric(nbytes, group, device)
 
     fp8 = deployment.quantization.dispatch == "fp8"
     experts = deployment.physical_experts
     if deployment.a2a.mode == "normal":
         scales = model.hidden_size // 128 if fp8 else 0
         shape = NormalShape(ranks, experts, model.hidden_size, top_k, most_tokens, scales)
-        return TritonExchange(Normal(region(normal.region_bytes(shape)), shape), None)
+        try:
+            own = region(normal.region_bytes(shape))
+        except MissingResource as error:
+            warnings.warn(f"{error}; exchanges go through NCCL, without a budget", stacklevel=2)
+            return TritonExchange(Collective(shape, collective_group(group), device), None)
+        return TritonExchange(Normal(own, shape), None)
     most = deployment.a2a.max_dispatch_tokens_per_rank
     low = low_latency.Shape(ranks, experts, model.hidden_size, top_k, most, fp8)
     return TritonExchange(None, LowLatency(region(low_latency.region_bytes(low)), low))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from executor import small_kernels as small
+from executor.collective_exchange import Collective
 from executor.kernel_set import MissingKernel
 from executor.kernels.gate import top_k
 from executor.kernels.gemm import Grain, Signals, Tiling
@@ -38,7 +39,7 @@ def _exchange(call: Call) -> TritonExchange:
     return exchange
 
 
-def _normal(call: Call) -> Normal:
+def _normal(call: Call) -> Normal | Collective:
     exchange = _exchange(call).normal
     assert exchange is not None
     return exchange

@@ -95,6 +95,30 @@ class Arrived:
     weights: torch.Tensor
 
 
+def expert_block(shape: NormalShape) -> int:
+    """A power of two above the number of local experts: one is left for what goes elsewhere."""
+    return 1 << shape.local_experts.bit_length()
+
+
+def count_routes(shape: NormalShape, ids: torch.Tensor, buffer: int) -> Route:
+    """The route of `ids` [T, top_k], its plan yet to be filled; ExecutorError for too many tokens."""
+    tokens = ids.shape[0]
+    if tokens > shape.max_tokens:
+        raise ExecutorError(f"{tokens} tokens; this exchange was built for {shape.max_tokens}")
+    num_sizes = shape.ranks * (1 + shape.local_experts)
+    num_plan = shape.ranks + 1 + shape.local_experts
+    words = torch.empty(
+        tokens * shape.ranks + num_sizes + num_plan, dtype=torch.int32, device=ids.device
+    )
+    places, sizes, plan = words.split((tokens * shape.ranks, num_sizes, num_plan))
+    layout_kernel[(shape.ranks,)](
+        ids, places, sizes, tokens, shape.ranks, shape.local_experts, SLOTS=shape.top_k,
+        SLOTS_2=1 << (shape.top_k - 1).bit_length(), EXPERTS=expert_block(shape), BLOCK=512,
+        num_warps=8,
+    )  # fmt: skip
+    return Route(places.view(tokens, shape.ranks), sizes, plan, buffer)
+
+
 class Normal:
     """Exchanges of one rank. Every call launches one kernel on the current stream. `error` holds 0, or
     after a wait past its deadline 3001, 4001, 5001, 6001 + source (notify, transfer, ready, read)."""
@@ -113,27 +137,12 @@ class Normal:
         device = memory.own.device
         self.error = error_word(device)
         self._tickets = torch.zeros(buffers, 2, dtype=torch.int32, device=device)
-        self._experts = 1 << shape.local_experts.bit_length()
+        self._experts = expert_block(shape)
         self._slots = 1 << (shape.top_k - 1).bit_length()
 
     def layout(self, ids: torch.Tensor, buffer: int = 0) -> Route:
         """Count where the rows of `ids` [T, top_k] go."""
-        shape, tokens = self.shape, ids.shape[0]
-        if tokens > shape.max_tokens:
-            raise ExecutorError(f"{tokens} tokens; this exchange was built for {shape.max_tokens}")
-        words = torch.empty(
-            tokens * shape.ranks
-            + shape.ranks * (1 + shape.local_experts)
-            + shape.ranks + 1 + shape.local_experts,
-            dtype=torch.int32, device=ids.device,
-        )  # fmt: skip
-        places, rest = words[: tokens * shape.ranks], words[tokens * shape.ranks :]
-        sizes = rest[: shape.ranks * (1 + shape.local_experts)]
-        layout_kernel[(shape.ranks,)](
-            ids, places, sizes, tokens, shape.ranks, shape.local_experts,
-            SLOTS=shape.top_k, SLOTS_2=self._slots, EXPERTS=self._experts, BLOCK=512, num_warps=8,
-        )  # fmt: skip
-        return Route(places.view(tokens, shape.ranks), sizes, rest[sizes.numel() :], buffer)
+        return count_routes(self.shape, ids, buffer)
 
     def notify(self, route: Route) -> None:
         """Exchange counts with all ranks and fill the route's plan."""

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
+from executor.collective_exchange import Collective
 from executor.kernels import gemm, normal
 from executor.kernels.peer_memory import PeerMemory
 
@@ -48,11 +50,29 @@ def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (groups / scales[..., None]).to(gemm.FP8).flatten(-2), scales
 
 
+def shape_of(fp8: bool) -> normal.NormalShape:
+    """A small exchange."""
+    return normal.NormalShape(RANKS, EXPERTS, HIDDEN, TOP_K, MOST, HIDDEN // 128 if fp8 else 0)
+
+
 def normal_case(folder: Path, rank: int, fp8: bool) -> None:
-    """Dispatch, multiply each row by a factor of its experts, combine; three times."""
-    shape = normal.NormalShape(RANKS, EXPERTS, HIDDEN, TOP_K, MOST, HIDDEN // 128 if fp8 else 0)
+    """Through memory that both ranks map."""
+    shape = shape_of(fp8)
     memory = mapped(folder, normal.region_bytes(shape), rank)
-    exchange = normal.Normal(memory, shape, deadline_ns=DEADLINE_NS)
+    round_trips(normal.Normal(memory, shape, deadline_ns=DEADLINE_NS), rank, fp8)
+
+
+def collective_case(folder: Path, rank: int, fp8: bool) -> None:
+    """Through a process group."""
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    round_trips(Collective(shape_of(fp8), dist.group.WORLD, torch.device("cpu")), rank, fp8)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def round_trips(exchange: normal.Normal | Collective, rank: int, fp8: bool) -> None:
+    """Dispatch, multiply each row by a factor of its experts, combine; three times."""
+    shape = exchange.shape
     for step in range(3):
         ranks = drawn(step)
         _, ids, weights = ranks[rank]
@@ -74,8 +94,8 @@ def normal_case(folder: Path, rank: int, fp8: bool) -> None:
         factors = torch.where(
             arrived.ids >= 0, arrived.weights * (1 + arrived.ids + rank * shape.local_experts), 0.0
         ).sum(1)
-        exchange.results(MOST * RANKS, step % 2).fill_(float("nan"))
-        exchange.results(len(expected), step % 2).copy_(rows * factors[:, None])
+        results = exchange.results(MOST * RANKS, step % 2).fill_(float("nan"))
+        results[: len(expected)] = rows * factors[:, None]
         out = exchange.combine(route, num_sms=2)
         whole = torch.where(ids >= 0, weights * (1 + ids), 0.0).sum(1)
         reference = gemm.dequantised_rows(sent[rank]) * whole[:, None]
@@ -105,6 +125,6 @@ def lost_peer(folder: Path, rank: int, fp8: bool) -> None:
 
 
 if __name__ == "__main__":
-    case = {"normal": normal_case, "lost": lost_peer}[sys.argv[1]]
+    case = {"normal": normal_case, "collective": collective_case, "lost": lost_peer}[sys.argv[1]]
     case(Path(sys.argv[3]), int(sys.argv[2]), sys.argv[4] == "fp8")
     sys.stdout.write("ok\n")

@@ -36,8 +36,11 @@ def run(case: str, ranks: tuple[int, ...], folder: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "bf16"])
-def test_rows_reach_their_experts_and_come_back_summed(tmp_path: Path, dtype: str) -> None:
-    run("normal", (0, 1), tmp_path, dtype)
+@pytest.mark.parametrize("through", ["normal", "collective"])
+def test_rows_reach_their_experts_and_come_back_summed(
+    tmp_path: Path, through: str, dtype: str
+) -> None:
+    run(through, (0, 1), tmp_path, dtype)
 
 
 def test_a_silent_peer_is_an_error_code_and_no_hang(tmp_path: Path) -> None:

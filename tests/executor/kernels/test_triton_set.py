@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from executor.kernel_set import PeerLost
+from executor.kernel_set import MissingResource, PeerLost
 from executor.triton_exchange import open_exchange
 from models.deployment import A2A, Deployment
 from tests.executor.layer_programs import MACHINE, TINY
@@ -52,3 +52,10 @@ def test_a_wait_past_its_deadline_says_what_and_whom(code: int, message: str) ->
     with pytest.raises(PeerLost, match=message):
         exchange.check(0)
     exchange.check(0)
+
+
+def test_low_latency_between_hosts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    deployment = Deployment(TINY, MACHINE, 2, a2a=A2A(mode="low_latency"))
+    with pytest.raises(MissingResource, match="2 ranks span hosts of 1"):
+        open_exchange(deployment, 3, 8, None, torch.device("cpu"))
