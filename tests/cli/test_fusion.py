@@ -43,6 +43,12 @@ def test_waterfill_on_72_ranks_is_an_error_with_its_rule(run: Run) -> None:
     assert (switch["outcome"], switch["rule"]) == ("error", "waterfill.power_of_two")
 
 
+def test_an_unknown_backend_is_refused_with_its_key(run: Run) -> None:
+    done = run("fusion", EP8, "--set", "a2a.backend=deepepp")
+    assert done.returncode == 1 and not done.stdout
+    assert "a2a.backend = 'deepepp': unknown" in done.stderr and "did you mean" in done.stderr
+
+
 def test_the_document_is_what_docs_hold(run: Run) -> None:
     done = run("fusion", "--document")
     assert done.stdout == (ROOT / "docs" / "fusion-rules.md").read_text()
