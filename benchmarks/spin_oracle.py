@@ -212,7 +212,7 @@ def measured(count: int, repeats: int, first: int) -> None:
     from executor.execute import execute
     from executor.peers import gathered
     from executor.spin import Spin
-    from executor.spin_gaps import measure_figures
+    from executor.spin_gaps import measure_figures, measure_meeting
 
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -223,6 +223,8 @@ def measured(count: int, repeats: int, first: int) -> None:
         raise SystemExit(f"the programs are for {NUM_SMS} SMs; this GPU has {kernels.num_sms}")
     figures = gathered(measure_figures(kernels, rank))[0]
     kernels.cta_overhead_ns, kernels.pull_ns = figures.cta_overhead_ns, figures.pull_ns
+    if world_size > 1:
+        kernels.meeting_ns = gathered(measure_meeting(kernels, rank, world_size))[0]
     drawn = draw(world_size, count, figures.gaps, first) if rank == 0 else None
     programs, tried = gathered(drawn)[0]
     rows, runs_of = [], {}
@@ -241,6 +243,7 @@ def measured(count: int, repeats: int, first: int) -> None:
             "gaps_ns": asdict(figures.gaps),
             "cta_overhead_ns": figures.cta_overhead_ns,
             "pull_ns": figures.pull_ns,
+            "meeting_ns": kernels.meeting_ns,
             "turn_beside_second_ns": figures.turn_beside_second_ns,
             "clock_error_ns": max(errors),
             "first_seed": first,

@@ -49,8 +49,9 @@ class _Layout:
 class Spin:
     """Spin kernels on the current GPU; see the module docstring.
 
-    `cta_overhead_ns` is taken off every CTA's time, and `pull_ns` off every tile that is fetched, so
-    that a CTA occupies its SM for the time that the program states. `host_ns` says how long the host
+    `cta_overhead_ns` is taken off every CTA's time, `pull_ns` off every tile that is fetched and
+    `meeting_ns` off a kernel that waits for its peers, so that they last as long as the program states.
+    `host_ns` says how long the host
     is busy for a class of host work. Exchanges of role `whole`, `notify` wait until the kernel is
     placed on every rank, `recv` until every send has ended; their traffic is not moved. Spans carry
     `peer_wait` stalls.
@@ -74,6 +75,7 @@ class Spin:
         self.num_sms = properties.multi_processor_count
         self.cta_overhead_ns = cta_overhead_ns
         self.pull_ns = pull_ns
+        self.meeting_ns = 0
         self.machine = f"spin kernels on {properties.name}"
         self._costs = SpinCosts(self.num_sms)
         self._rank, self._world_size = rank, world_size
@@ -173,7 +175,8 @@ class Spin:
     def _overhead_per_tile(self, op: Op) -> int:
         """A wave's CTA runs one tile; a persistent one spreads its own overhead over its tiles."""
         if op.grid.kind == "wave":
-            return self.cta_overhead_ns
+            meets = op.exchange is not None and op.role != "send"
+            return self.cta_overhead_ns + (self.meeting_ns if meets else 0)
         ctas = self._costs.footprint(op.work, op.grid).ctas
         fetch_ns = self.pull_ns if op.grid.kind == "dynamic" else 0
         return fetch_ns + self.cta_overhead_ns // -(-op.work.dim("ctas") // ctas)

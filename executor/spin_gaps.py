@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from executor.execute import execute
+from executor.peers import gathered
 from executor.spin import Spin
 from models.machine import Gaps
 from models.spin import spin
@@ -17,6 +18,7 @@ from models.work import Grid
 from schedules.program import (
     Begin,
     End,
+    Exchange,
     Launch,
     Op,
     Program,
@@ -70,6 +72,21 @@ def measure_figures(kernels: Spin, rank: int) -> SpinFigures:
     finally:
         kernels.cta_overhead_ns, kernels.pull_ns = saved
     return SpinFigures(gaps, overhead, pull, max(0, second))
+
+
+def measure_meeting(kernels: Spin, rank: int, world_size: int) -> int:
+    """ns from the start of the rank that comes last to when all know that it is there: how much longer
+    than its own time a kernel that waits for its peers lasts on that rank. Call it on every rank."""
+    ranks = tuple(range(world_size))
+    op = Op("a", "main", spin(16, 50 * US, smem_bytes=204800), exchange="x", role="whole")
+    steps = (_launch("first", "main", 1, 300 * US), Launch(op, "cpp"))
+    exchange = Exchange("x", "normal", ranks, ((0,) * world_size,) * world_size)
+    program = Program("meeting", (Stream("main"),), (RankClass(ranks, steps),), (exchange,))
+    longer: list[int] = []
+    for _ in range(REPEATS):
+        spans = {span.op: span for span in execute(program, kernels, rank=rank).spans}
+        longer.append(min(gathered(spans["a"].duration_ns - 50 * US)))
+    return max(0, round(median(longer[2:])))
 
 
 def _repeated(kernels: Spin, rank: int, steps: Iterable[Step], figure: Figure) -> int:
