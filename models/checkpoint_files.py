@@ -134,11 +134,13 @@ def _tensors(folder: Path) -> dict[str, TensorInfo]:
 
 
 def _indexed(folder: Path, index: Path) -> dict[str, TensorInfo]:
+    """All tensors of the shards that the index names: the server's loader reads whole shards, so a tensor
+    that the index forgets is loaded all the same."""
     where = _json(index).get("weight_map")
     if not isinstance(where, dict) or not where:
         raise InputError(str(index), "weight_map", where, "an object of tensor names and files")
     headers: dict[str, dict[str, TensorInfo]] = {}
-    tensors: dict[str, TensorInfo] = {}
+    promised: dict[str, TensorInfo] = {}
     for name, shard in where.items():
         if not name.isprintable():
             raise InputError(str(index), "weight_map", name, "names of printable characters")
@@ -150,8 +152,9 @@ def _indexed(folder: Path, index: Path) -> dict[str, TensorInfo]:
             headers[shard] = read_header(folder / shard)
         if name not in headers[shard]:
             raise InputError(str(folder / shard), name, None, f"a tensor that {_INDEX} promises")
-        tensors[name] = headers[shard][name]
-    return tensors
+        promised[name] = headers[shard][name]
+    found = {name: info for header in headers.values() for name, info in header.items()}
+    return found | promised
 
 
 def _layers(tensors: Mapping[str, TensorInfo]) -> tuple[LayerTensors, ...]:

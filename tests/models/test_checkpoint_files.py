@@ -208,6 +208,12 @@ def test_a_broken_folder_is_refused_once_with_file_and_key(name: str, tmp_path: 
     assert where in str(caught.value)
 
 
+def test_a_tensor_that_the_index_forgets_counts(tmp_path: Path) -> None:
+    folder = whole(tmp_path)
+    rewrite_index(folder, lambda where: where.__delitem__(FIRST))
+    assert open_checkpoint(folder).num_tensors == len(expert_tensors("bf16"))
+
+
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
