@@ -9,7 +9,7 @@ that overlap: `executor.kernels.grouped_gemm` raises them.
 import triton
 import triton.language as tl
 
-from executor.kernels.grouped_gemm import place_of, store_halves
+from executor.kernels.grouped_gemm import place_of, store_halves, tiles_of
 
 
 @triton.jit
@@ -21,15 +21,8 @@ def flat_gemm_kernel(
 ):  # fmt: skip
     """In two column halves: one is scaled while the other is multiplied."""
     HALF: tl.constexpr = BLOCK_N // 2
-    tiles_n = tl.cdiv(n, BLOCK_N)
-    index = tl.arange(0, GROUPS)
-    if MASKED:
-        counts = tl.load(groups + index, mask=index < num_groups, other=0)
-        ends = tl.cumsum((counts + BLOCK_M - 1) // BLOCK_M * tiles_n, 0)
-        total_tiles = tl.max(ends, 0)
-    else:
-        counts, ends = index, index
-        total_tiles = tl.cdiv(rows, BLOCK_M) * tiles_n
+    tiles_n, index = tl.cdiv(n, BLOCK_N), tl.arange(0, GROUPS)
+    counts, ends, total_tiles = tiles_of(groups, num_groups, rows, tiles_n, index, MASKED, BLOCK_M)
     programs = tl.num_programs(0)
     mine = tl.cdiv(tl.maximum(total_tiles - tl.program_id(0), 0), programs)
     steps = k // 128

@@ -26,6 +26,18 @@ def tile_of(tile, ends, counts, index):
 
 
 @triton.jit
+def tiles_of(groups, num_groups, rows, tiles_n, index, MASKED: tl.constexpr, BLOCK_M: tl.constexpr):
+    """(counts and running numbers of tiles of the groups, if masked; number of all tiles)."""
+    if MASKED:
+        counts = tl.load(groups + index, mask=index < num_groups, other=0)
+        ends = tl.cumsum((counts + BLOCK_M - 1) // BLOCK_M * tiles_n, 0)
+        total = tl.max(ends, 0)
+    else:
+        counts, ends, total = index, index, tl.cdiv(rows, BLOCK_M) * tiles_n
+    return counts, ends, total
+
+
+@triton.jit
 def place_of(
     tile, groups, ends, counts, index, rows, tiles_n,
     MASKED: tl.constexpr, BY_ROWS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -118,15 +130,8 @@ def grouped_gemm_kernel(
 ):  # fmt: skip
     """See `executor.kernels.gemm`. `groups` holds counts [E] (masked, `rows` rows each) or the expert
     of every row [rows] (contiguous, each expert's rows beginning at a multiple of BLOCK_M)."""
-    tiles_n = tl.cdiv(n, BLOCK_N)
-    index = tl.arange(0, GROUPS)
-    if MASKED:
-        counts = tl.load(groups + index, mask=index < num_groups, other=0)
-        ends = tl.cumsum((counts + BLOCK_M - 1) // BLOCK_M * tiles_n, 0)
-        total_tiles = tl.max(ends, 0)
-    else:
-        counts, ends = index, index
-        total_tiles = tl.cdiv(rows, BLOCK_M) * tiles_n
+    tiles_n, index = tl.cdiv(n, BLOCK_N), tl.arange(0, GROUPS)
+    counts, ends, total_tiles = tiles_of(groups, num_groups, rows, tiles_n, index, MASKED, BLOCK_M)
     for tile in tl.range(tl.program_id(0), total_tiles, tl.num_programs(0)):
         expert, count, row, column, first_row = place_of(
             tile, groups, ends, counts, index, rows, tiles_n, MASKED, BY_ROWS, BLOCK_M, BLOCK_N
