@@ -188,5 +188,13 @@ def footer_html(document: Document) -> str:
         "from the hardware profile; a share labelled fitted or roofline has no measurement at its own "
         "shape. Bands follow from those labels; a difference inside the bands is too close to call."
     )
+    left_out = (
+        "Not modelled: programmatic dependent launch, clocks and power, the memory allocator, gaps of "
+        "the serving engine's scheduler, queueing, sampling, accepted drafts, L2 reuse, loads that "
+        "change from layer to layer, network congestion, prefill and decode in one batch "
+        "(docs/limits.md)."
+    )
     profile = f"Hardware profile {document['hardware']}, sha256 {document['profile_sha256']}."
-    return "".join(f"<p>{escape(text)}</p>" for text in (limits, shares_text, profile) if text)
+    return "".join(
+        f"<p>{escape(text)}</p>" for text in (limits, shares_text, left_out, profile) if text
+    )
