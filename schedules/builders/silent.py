@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from models.sglang_rules import Refused
 from models.sglang_tbo import tbo_strategy
+from schedules.builders.refuse import selected_variant
 from schedules.builders.request import Request
 
 
@@ -43,3 +44,9 @@ def _sbo(request: Request) -> Iterator[str]:
     layer_class = rules.layer_class(deployment.model.architecture)
     if layer_class in rules.notes["sbo.no_effect"].layer_classes:
         yield "sbo.no_effect"
+    try:
+        variant = rules.sbo.variants[selected_variant(request)]
+    except Refused:
+        return
+    if variant.blackwell and any("combine.send @comm" in line for line in variant.layer):
+        yield "sbo.send_sms"

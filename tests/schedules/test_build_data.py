@@ -89,8 +89,8 @@ def test_sm_split_on_blackwell(env: dict[str, str], compute: int) -> None:
     assert found["shared.gate_up"] == found["shared.down"] == (compute, "grid")
     assert found["shared.act"] == (compute, "ignored")
     assert found["gemm2"][0] is None
-    # The combine's send is not told how many SMs to take there.
-    assert found["combine.send"][0] is None
+    # The combine's send is not told how many SMs to take there; it keeps to the rest all the same.
+    assert found["combine.send"] == (148 - compute, "grid")
 
 
 def test_a_bad_number_of_send_sms_is_one_message() -> None:
