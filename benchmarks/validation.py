@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.validation_cases import Group, groups
+from benchmarks.validation_cases import CASES, Group, groups
 from benchmarks.validation_predictors import Prediction, by_engine, by_plain
 from models.machine import Machine
 from models.profile import load_machine
@@ -79,9 +79,11 @@ class Case:
         return self.predicted.low_ns <= self.measured_ns <= self.predicted.high_ns
 
 
-def cases(lines: Iterable[str], machine: Machine, public: Machine) -> list[Case]:
-    """Every case that was measured, predicted."""
-    known = {group.name: group for group in groups()}
+def cases(
+    lines: Iterable[str], machine: Machine, public: Machine, file: Path = CASES
+) -> list[Case]:
+    """Every case of `file` that was measured, predicted."""
+    known = {group.name: group for group in groups(file)}
     found: list[Case] = []
     for line in lines:
         entry = json.loads(line)
@@ -229,11 +231,12 @@ def main() -> None:
     )
     parser.add_argument("measured", type=Path)
     parser.add_argument("--profile", default="h200-2x-nvlink-measured")
+    parser.add_argument("--cases", type=Path, default=CASES)
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     lines = [line for line in arguments.measured.read_text().splitlines() if line.strip()]
     machine = load_machine(arguments.profile)
-    found = cases(lines, machine, load_machine(PUBLIC))
+    found = cases(lines, machine, load_machine(PUBLIC), arguments.cases)
     facts = json.loads(lines[0]).get("facts", {})
     text = document(found, facts, arguments.profile, machine.profile_sha256)
     if arguments.output:
