@@ -19,7 +19,7 @@ from models.machine import Costs
 from models.measured import MeasuredPoint, write_points
 from models.point_costs import PointCosts
 from models.profile import library_machines, load_machine, load_profile
-from models.profile_schema import ProfileFile
+from models.profile_schema import GapsSection, ProfileFile
 from models.work import EXCHANGE_KINDS, Grid
 
 # Fewer points than this do not bind the coefficients of a form.
@@ -101,7 +101,9 @@ def base_profile(device: str, ranks: int) -> str:
 
 def _add_figures(content: dict[str, Any], records: Records, source: str) -> None:
     if records.gaps_ns:
-        content["gaps"] = {**records.gaps_ns, "source": source}
+        known = GapsSection.model_fields
+        gaps = {name: ns for name, ns in records.gaps_ns.items() if name in known}
+        content["gaps"] = {**gaps, "source": source}
     if records.host_ns:
         content["host"] = {"ns": host_costs(records.host_ns), "source": source}
 

@@ -48,7 +48,7 @@ def records(noise: np.random.Generator, factor: float = 1.25) -> list[dict[str, 
     base = load_machine(BASE)
     result: list[dict[str, Any]] = [
         {"what": "machine", "gpu": "NVIDIA H200", "torch": "2.11.0"},
-        {"what": "gaps", "ns": {"stream": 1500.0, "reaction": 350.0}},
+        {"what": "gaps", "ns": {"stream": 1500.0, "reaction": 350.0, "of another version": 7}},
         {"what": "host", "class": "triton", "ns": 22000.0},
         {"what": "host", "class": "triton", "ns": 24000.0},
         {"what": "hbm", "gbps": 4250.0},
