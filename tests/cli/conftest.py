@@ -1,14 +1,19 @@
-"""Running the command line as a user does: a process of its own, in an empty folder."""
+"""Running the command line as a user does, in an empty folder: `run` in a process of its own, `call`
+in this one, which is ten times quicker."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+
+from moe_overlap.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -32,3 +37,23 @@ def run(tmp_path: Path) -> Run:
         )
 
     return call
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """As `run`, in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def call_main(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["moe-overlap", *arguments])
+        out, err, status = io.StringIO(), io.StringIO(), 0
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as end:
+                status = int(end.code or 0)
+        return subprocess.CompletedProcess(list(arguments), status, out.getvalue(), err.getvalue())
+
+    return call_main

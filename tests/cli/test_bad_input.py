@@ -43,12 +43,12 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("case", SCENARIOS)
-def test_a_bad_scenario_is_one_message(run: Run, tmp_path: Path, case: str) -> None:
+def test_a_bad_scenario_is_one_message(call: Run, tmp_path: Path, case: str) -> None:
     old, new, words = SCENARIOS[case]
     assert old in TINY
     path = tmp_path / "bad.yaml"
     path.write_text(TINY.replace(old, new, 1))
-    done = run("compare", str(path), "--html", "report.html", "--json")
+    done = call("compare", str(path), "--html", "report.html", "--json")
     assert done.returncode == 1, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
@@ -58,14 +58,14 @@ def test_a_bad_scenario_is_one_message(run: Run, tmp_path: Path, case: str) -> N
 
 
 @pytest.mark.parametrize("name", ["absent.yaml", ".", "junk.yaml", "bomb.yaml", "nonsense"])
-def test_what_is_no_scenario_at_all(run: Run, tmp_path: Path, name: str) -> None:
+def test_what_is_no_scenario_at_all(call: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "junk.yaml").write_bytes(bytes(range(256)) * 8)
     names = "abcdefgh"
     (tmp_path / "bomb.yaml").write_text(
         "a: &a [x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n" for old, new in pairwise(names))
     )
-    done = run("compare", name)
+    done = call("compare", name)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
     assert name in done.stderr
@@ -83,34 +83,34 @@ def test_what_is_no_scenario_at_all(run: Run, tmp_path: Path, name: str) -> None
         ("view",),
     ],
 )
-def test_usage_errors_are_status_two(run: Run, arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
+def test_usage_errors_are_status_two(call: Run, arguments: tuple[str, ...]) -> None:
+    done = call(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Usage:" in done.stderr
 
 
-def test_what_cannot_be_written_is_one_message(run: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_one_message(call: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for target in ("file/page.html", ".", "/proc/page.html"):
-        done = run("compare", "tiny", "--html", target, "--json")
+        done = call("compare", "tiny", "--html", target, "--json")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("error: ")
         assert "Traceback" not in done.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
-def test_an_override_is_named_as_the_origin(run: Run) -> None:
+def test_an_override_is_named_as_the_origin(call: Run) -> None:
     setting = "schedules=[tbo, {name: mine, ops: P Q, delta: 9}]"
-    done = run("compare", "tiny", "--set", setting)
+    done = call("compare", "tiny", "--set", setting)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: --set {setting}: schedules.1")
 
 
-def test_view_refuses_what_is_no_timeline(run: Run, tmp_path: Path) -> None:
+def test_view_refuses_what_is_no_timeline(call: Run, tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text('{"schema": 1, "spans": [')
     (tmp_path / "other.json").write_text('{"a": 1}')
     for name in ("half.json", "other.json", "absent.json", "."):
-        done = run("view", name)
+        done = call("view", name)
         assert (done.returncode, done.stdout) == (1, "")
         assert name in done.stderr
         assert "Traceback" not in done.stderr
