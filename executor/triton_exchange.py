@@ -20,6 +20,7 @@ from models.deployment import Deployment
 from schedules.program import Op
 
 BUFFERS = {"": 0, "a": 0, "b": 1}
+GRAINS: tuple[Grain, ...] = ("rows", "experts")
 PHASES = {0: "dispatch", 1: "signal", 2: "combine", 3: "notify", 4: "transfer", 5: "combine"}
 
 
@@ -30,7 +31,7 @@ class TritonExchange:
     normal: Normal | Collective | None
     low: LowLatency | None
     routes: dict[str, Route] = field(default_factory=dict)
-    _words: dict[tuple[int, Grain], Signals] = field(default_factory=dict)
+    words: dict[tuple[int, Grain], Signals] = field(default_factory=dict)
 
     def buffer(self, op: Op) -> int:
         """Which of the two buffers an op uses: children do not share one."""
@@ -38,13 +39,7 @@ class TritonExchange:
 
     def signals(self, op: Op, grain: Grain) -> Signals:
         """The words that the down GEMM of this child raises."""
-        assert self.low is not None
-        key = (self.buffer(op), grain)
-        if key not in self._words:
-            shape = self.low.shape
-            device = self.low.error.device
-            self._words[key] = signal_words(shape.local_experts, shape.capacity, grain, device)
-        return self._words[key]
+        return self.words[self.buffer(op), grain]
 
     def check(self, rank: int) -> None:
         """PeerLost when a wait on the device ran past its deadline since the last check."""
@@ -96,4 +91,10 @@ def open_exchange(
         return TritonExchange(Normal(own, shape), None)
     most = deployment.a2a.max_dispatch_tokens_per_rank
     low = low_latency.Shape(ranks, experts, model.hidden_size, top_k, most, fp8)
-    return TritonExchange(None, LowLatency(region(low_latency.region_bytes(low)), low))
+    words = {
+        (buffer, grain): signal_words(low.local_experts, low.capacity, grain, device)
+        for buffer in set(BUFFERS.values())
+        for grain in GRAINS
+    }
+    exchange = LowLatency(region(low_latency.region_bytes(low)), low)
+    return TritonExchange(None, exchange, words=words)
