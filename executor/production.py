@@ -90,7 +90,10 @@ class Production:
 
     def prepare(self, program: Program, rank: int) -> None:
         """Check every op, poison and drop the last run's buffers, and launch the gate."""
-        self._launchers = {op.name: self._launcher(op, rank) for op in program.launches(rank)}
+        check_kernels(program, self.launchers, signals=self.signals)
+        self._launchers = {
+            op.name: self.launchers[kernel_name(op)] for op in program.launches(rank)
+        }
         self._exchanges = {exchange.name: exchange for exchange in program.exchanges}
         if program is not self._program:
             self._queues.forget_graphs()
@@ -104,17 +107,6 @@ class Production:
             torch.cuda.synchronize()
         self._timed.clear()
         self._start(program)
-
-    def _launcher(self, op: Op, rank: int) -> Launcher:
-        """What launches the op; MissingKernel for an op that this set cannot run as the program means it."""
-        name = kernel_name(op)
-        if name not in self.launchers:
-            raise MissingKernel(f"rank {rank}: this set has no kernel {name!r} (op {op.name})")
-        if not self.signals and (op.raises is not None or op.polls is not None):
-            raise MissingKernel(
-                f"rank {rank}: op {op.name} signals by blocks; this DeepGEMM and DeepEP cannot"
-            )
-        return self.launchers[name]
 
     def _start(self, program: Program) -> None:
         self.beat(f"the start of {program.name}")
@@ -218,6 +210,19 @@ class Production:
             sms=op.grid.enforced_budget or 0,
             label="measured",
         )
+
+
+def check_kernels(program: Program, launchers: Mapping[str, Launcher], *, signals: bool) -> None:
+    """MissingKernel for an op of any rank that these launchers cannot run as the program means it."""
+    for cls in program.classes:
+        for op in cls.ops:
+            name = kernel_name(op)
+            if name not in launchers:
+                raise MissingKernel(f"this set has no kernel {name!r} (op {op.name})")
+            if not signals and (op.raises is not None or op.polls is not None):
+                raise MissingKernel(
+                    f"op {op.name} signals by blocks; this DeepGEMM and DeepEP cannot"
+                )
 
 
 def poison(value: Any) -> None:

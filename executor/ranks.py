@@ -66,7 +66,9 @@ def require(job: Job) -> None:
     if job.kernels == "triton":
         return
     from executor.libraries import load_library
+    from executor.production import LAUNCHERS, check_kernels
 
+    check_kernels(job.program, LAUNCHERS, signals=False)
     load_library("deep_gemm", "the production set's GEMMs")
     load_library("deep_ep", "the production set's exchanges")
 
@@ -140,13 +142,17 @@ def _await(processes: Sequence[BaseProcess], results: Any) -> Measured:
 def _rank_process(parcel: Path, rank: int, world_size: int, port: int, results: Any) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
     job: Job = pickle.loads(parcel.read_bytes())
+    outcome: Measured | ExecutorError | None
     try:
-        measured = _as_rank(job, rank, world_size)
+        outcome = _as_rank(job, rank, world_size)
     except ExecutorError as error:
-        results.put(error)
-        return
-    if rank == 0:
-        results.put(measured)
+        outcome = error
+    if rank == 0 or isinstance(outcome, ExecutorError):
+        results.put(outcome)
+    results.close()
+    results.join_thread()
+    if job.kernels in ON_GPU:
+        os._exit(0)  # the libraries' own clean-up at exit aborts once a peer is gone
 
 
 def _free_port() -> int:
