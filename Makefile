@@ -17,7 +17,7 @@ test: check
 	$(PYTEST) -n auto --dist loadfile -m "not gpu"
 
 test-core: $(TEST_VENV)/.installed
-	$(PYTEST) -m "not torch and not gpu and not browser"
+	$(PYTEST) -n auto --dist loadfile -m "not torch and not gpu and not browser and not slow"
 
 check: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/ruff format --check .
