@@ -78,8 +78,8 @@ class _Reading:
 
 class PointCosts:
     """`models.machine.Costs` of measured points over other costs. `grids` says how each kind is
-    launched; `errors` holds the relative error of times read between points, by kind, from points
-    held out."""
+    launched; `errors` holds the relative error of times read between points, by kind; no time is
+    closer than `repeat`."""
 
     def __init__(
         self,
@@ -87,8 +87,10 @@ class PointCosts:
         points: Iterable[MeasuredPoint],
         grids: Mapping[str, Grid],
         errors: Mapping[str, float],
+        repeat: float = 0.0,
     ) -> None:
         self._base = base
+        self._repeat = repeat
         self._grids = grids
         self._errors = errors
         self._spreads: dict[str, list[float]] = {}
@@ -136,7 +138,7 @@ class PointCosts:
         return Cost(ns, _LABELS[reading.where], self._error(work.kind, reading.where, below))
 
     def _error(self, kind: str, where: Where, below: Cost) -> float:
-        spread = median(self._spreads[kind])
+        spread = max(self._repeat, median(self._spreads[kind]))
         if where == "point":
             return spread
         between = max(spread, self._errors.get(kind, below.rel_error))

@@ -249,7 +249,7 @@ def _costs(
     grids = {
         kind: Grid(kind=entry.grid, gang=entry.gang) for kind, entry in profile.kernels.items()
     }
-    return PointCosts(costs, points, grids, profile.points.errors)
+    return PointCosts(costs, points, grids, profile.points.errors, profile.points.repeat)
 
 
 def _points_path(file: str, layers: tuple[Layer, ...]) -> Path:

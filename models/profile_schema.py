@@ -187,11 +187,14 @@ class LowLatencyExchange(Section):
 
 class PointsSection(Section):
     """Measured points in a file beside the profile (`models.measured`). `errors` is the relative error
-    of times read between points, by kind of work, from points held out with `held_seed`; `clocks` says
-    under which SM clock and power they were taken."""
+    of times read between points, by kind of work: four fifths of the points that `held_seed` leaves are
+    read closer than that from the others. `repeat` is what the points of another calibration of the
+    same machine differ by (0: there is none). `clocks` says under which SM clock and power they were
+    taken."""
 
     file: str
     held_seed: Whole
+    repeat: NotNegative = 0.0
     errors: dict[str, NotNegative]
     clocks: str
 
