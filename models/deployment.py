@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from models.machine import Machine
@@ -133,7 +134,7 @@ class Deployment:
         return self.experts_per_rank + self.fusion.slots
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """What every rank holds in one step, sequence by sequence: `new_tokens[rank][i]` tokens enter the layer
     and attend to `prefix_tokens[rank][i]` tokens already in the KV cache (plus themselves, causally)."""
@@ -142,7 +143,7 @@ class Batch:
     new_tokens: tuple[tuple[int, ...], ...]
     prefix_tokens: tuple[tuple[int, ...], ...]
 
-    @property
+    @cached_property
     def tokens(self) -> tuple[int, ...]:
         """Tokens per rank that enter the layer."""
         return tuple(sum(lens) for lens in self.new_tokens)

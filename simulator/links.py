@@ -44,17 +44,30 @@ def port_bytes(
     watch = set(watched)
     node = [fabric.node(rank) for rank in ranks]
     sending = set(senders)
-    for i, source in enumerate(ranks):
-        if source not in sending:
+    sources = [i for i, source in enumerate(ranks) if source in sending]
+    for at, rank in enumerate(ranks):
+        if rank not in watch:
             continue
-        for j, (target, nbytes) in enumerate(zip(ranks, matrix[i], strict=True)):
-            if i == j or not nbytes:
-                continue
-            out, into = (NVLINK_OUT, NVLINK_IN) if node[i] == node[j] else (NIC_OUT, NIC_IN)
-            for port in ((source, out), (target, into)):
-                if port[0] in watch:
-                    ports[port] = ports.get(port, 0) + nbytes
+        if rank in sending:
+            _add(ports, rank, NVLINK_OUT, NIC_OUT, at, node, enumerate(matrix[at]))
+        _add(ports, rank, NVLINK_IN, NIC_IN, at, node, ((i, matrix[i][at]) for i in sources))
     return ports
+
+
+def _add(
+    ports: dict[Port, int],
+    rank: int,
+    inside: int,
+    across: int,
+    at: int,
+    node: Sequence[int],
+    peers: Iterable[tuple[int, int]],
+) -> None:
+    """Bytes between `rank`, at position `at`, and its peers, on the ports inside and across nodes."""
+    for peer, nbytes in peers:
+        if peer != at and nbytes:
+            port = (rank, inside if node[peer] == node[at] else across)
+            ports[port] = ports.get(port, 0) + nbytes
 
 
 class Links:

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from models.memory import largest
-from models.sglang_rules import Refusal
 from moe_overlap.answers.probe import refused_at, step_us
-from moe_overlap.answers.variation import at_size, unrouted
+from moe_overlap.answers.variation import at_size, size_of, unrouted
 from moe_overlap.row import Row
 from scenarios.resolve import Resolved, ScheduleChoice
 
@@ -54,11 +52,14 @@ def operating(sizes: Sizes, choice: ScheduleChoice, size: int, limit: str) -> Op
 
 def largest_batch(sizes: Sizes, row: Row) -> Operating | None:
     """A row's schedule at the largest batch that memory and the rules leave it; None when it has none."""
-    if row.max_batch_per_rank is None or not row.can_win:
+    if row.max_batch_per_rank is None or row.figures is None or not row.can_win:
         return None
     choice = sizes.resolved.choice(row.name)
     size, limit = _allowed(sizes.resolved, choice, row.max_batch_per_rank)
-    for _ in range(_TRIES):  # memory was taken as proportional; the last step is exact
+    if size == size_of(sizes.resolved):
+        us = row.figures.step_ns / 1000
+        return Operating(size, limit, us, sizes.resolved.tokens_per_step / us * 1e6)
+    for _ in range(_TRIES):  # what memory takes was extrapolated; here it is built
         found = operating(sizes, choice, size, limit) if size else None
         if found is not None or size < 2:
             return found
@@ -68,17 +69,18 @@ def largest_batch(sizes: Sizes, row: Row) -> Operating | None:
 
 def _allowed(resolved: Resolved, choice: ScheduleChoice, most: int) -> tuple[int, str]:
     """The largest size up to `most` that no rule forbids, and the rule (or `memory`) beyond it."""
-    searched = _MOST_TOKENS // resolved.deployment.ep_size
+    searched = max(size_of(resolved), _MOST_TOKENS // resolved.deployment.ep_size)
     top = min(most, searched)
-
-    def refused(size: int) -> Refusal | None:
-        return refused_at(unrouted(resolved, size), choice)
-
-    size = largest(lambda n: refused(n) is None, top)
-    beyond = refused(size + 1) if size < top else None
-    if beyond is not None:
-        return size, beyond.rule
-    return size, "memory" if top == most else "search"
+    beyond = refused_at(unrouted(resolved, top), choice)
+    if beyond is None:
+        return top, "memory" if top == most else "search"
+    runs, fails = min(top, size_of(resolved)), top
+    while fails - runs > 1:
+        middle = (runs + fails) // 2
+        refused = refused_at(unrouted(resolved, middle), choice)
+        runs, fails = (middle, fails) if refused is None else (runs, middle)
+        beyond = refused or beyond
+    return runs, beyond.rule
 
 
 def best_of(found: Mapping[str, Operating]) -> str | None:

@@ -8,8 +8,8 @@ from functools import partial
 from math import log
 
 from models.errors import InputError
-from moe_overlap.answers.probe import step_us
-from moe_overlap.answers.variation import at_alpha, at_ep, at_kv, at_size, size_of
+from moe_overlap.answers.probe import refused_at, step_us
+from moe_overlap.answers.variation import at_alpha, at_ep, at_kv, at_size, size_of, unrouted
 from scenarios.resolve import Resolved, ScheduleChoice
 
 ALPHA_STEP = 0.4
@@ -32,13 +32,14 @@ class Flip:
 @dataclass(frozen=True)
 class Direction:
     """One key changed one way: `at(t)` is the scenario `t` octaves from where it is, `value(t)` the key's
-    value there."""
+    value there; `unrouted(t)` is enough for the rules, and sooner made."""
 
     key: str
     now: float
     at: Callable[[float], Resolved]
     value: Callable[[float], float]
     divisible: bool = True
+    unrouted: Callable[[float], Resolved] | None = None
 
 
 def nearest_flip(
@@ -74,7 +75,8 @@ def directions(resolved: Resolved) -> Iterator[Direction]:
     for sign in (-1, 1):
         value = partial(_times, size, sign)
         key = "batch per rank" if decode else "tokens per rank"
-        yield Direction(key, size, partial(_at_size, resolved, value), value)
+        at, rules = partial(_at_size, resolved, value), partial(_unrouted, resolved, value)
+        yield Direction(key, size, at, value, unrouted=rules)
     for sign in (-1, 1) if kv else ():
         value = partial(_times, kv, sign)
         yield Direction("KV tokens", kv, partial(_at_kv, resolved, sign), value)
@@ -88,6 +90,10 @@ def _times(now: int, sign: int, octaves: float) -> int:
 
 def _at_size(resolved: Resolved, value: Callable[[float], float], octaves: float) -> Resolved:
     return at_size(resolved, round(value(octaves)))
+
+
+def _unrouted(resolved: Resolved, value: Callable[[float], float], octaves: float) -> Resolved:
+    return unrouted(resolved, round(value(octaves)))
 
 
 def _at_kv(resolved: Resolved, sign: int, octaves: float) -> Resolved:
@@ -162,6 +168,10 @@ def _lead(
 ) -> float | None:
     """By how much the rival's step is longer there, as a logarithm; None when one of the two cannot run."""
     try:
+        if direction.unrouted is not None:
+            rules = direction.unrouted(octaves)
+            if refused_at(rules, best) is not None or refused_at(rules, rival) is not None:
+                return None
         there = direction.at(octaves)
     except InputError:  # the scenario has no such variation
         return None
