@@ -10,7 +10,7 @@ from executor.libraries import Scaled
 
 # Chosen by `benchmarks.triton_ratios` on an H200 with Triton 3.6.
 FEW_ROWS = Tiling(64, 128, 128, 6, 4)
-MANY_ROWS = Tiling(128, 128, 128, 4, 8, "halved")
+MANY_ROWS = Tiling(128, 128, 128, 4, 8)
 
 
 def tiling_for(rows: int) -> Tiling:
