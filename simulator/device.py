@@ -47,7 +47,8 @@ class Wiring(Protocol):
 class Device:
     """SMs, ready queue and running kernels of one simulated rank.
 
-    The queue is ordered by (priority, time ready, host order); a gang counts as the highest priority.
+    The queue is ordered by (priority, time ready, host order); a gang counts as the highest priority
+    against those that wait, but not among kernels that all become ready at the same instant.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Device:
 
     def submit(self, kernel: Kernel, priority: int) -> None:
         """The kernel is ready now; it joins the queue."""
+        kernel.arrival = (priority, kernel.sequence)
         if kernel.op.grid.gang:
             priority = self._wiring.highest_priority
         kernel.ready = self.clock.ns
@@ -110,7 +112,7 @@ class Device:
             kernel.recall(now)
             if placed and kernel.unplaced:
                 insort(self.queue, kernel, key=_order)
-        for kernel in tuple(self.queue):
+        for kernel in self._line(now):
             if not self._place(kernel, now):
                 break
         for kernel in self.running:
@@ -120,6 +122,15 @@ class Device:
             head.extend(followed=len(self.queue) > 1)
             if not head.unplaced:
                 self.queue.remove(head)
+
+    def _line(self, now: int) -> tuple[Kernel, ...]:
+        """The queue as it is served. Where nobody has waited yet, a gang has nobody to pass: at equal
+        time and priority the host's order decides (rule 8), else a kernel that polls could take the
+        SMs of the one that it waits for."""
+        line = tuple(self.queue)
+        if len(line) > 1 and line[0].op.grid.gang and all(k.ready == now for k in line):
+            line = tuple(sorted(line, key=_arrival))
+        return line
 
     def _place(self, kernel: Kernel, now: int) -> bool:
         """Place what fits of the kernel; whether the next in the queue may have the rest. A kernel
@@ -202,3 +213,7 @@ class Device:
 
 def _order(kernel: Kernel) -> tuple[int, int, int]:
     return kernel.order
+
+
+def _arrival(kernel: Kernel) -> tuple[int, int]:
+    return kernel.arrival

@@ -41,6 +41,7 @@ class Kernel:
     __slots__ = (
         "active",
         "alone",
+        "arrival",
         "blocked_by",
         "device",
         "done",
@@ -90,6 +91,7 @@ class Kernel:
         self.queued = _NOTHING
         self.ready = 0
         self.order = (0, 0, 0)
+        self.arrival = (0, 0)  # its stream's priority, and its place in the host's order
 
     def wants(self) -> int:
         """CTAs that it would place now if there were room."""

@@ -18,6 +18,7 @@ class _Kernel:
     name: str
     stream: str
     order: tuple[int, int, int]
+    arrival: tuple[int, int]  # of the stream's priority and the host's order
     need: Free
     kind: GridKind
     gang: bool
@@ -59,6 +60,8 @@ class _State:
     def place(self, now: int) -> None:
         """Give free room to the queue, head first."""
         self.queue.sort(key=lambda kernel: kernel.order)
+        if all(kernel.ready == now for kernel in self.queue):  # no gang has anybody to pass
+            self.queue.sort(key=lambda kernel: kernel.arrival)
         for kernel in tuple(self.queue):
             if kernel.gang and self.room.count(kernel.need, kernel.unplaced) < kernel.unplaced:
                 break
@@ -103,7 +106,7 @@ class _State:
         return ended
 
 
-def _kernel(op: Op, index: int, priority: int, num_sms: int) -> _Kernel:
+def _kernel(op: Op, index: int, level: int, priority: int, num_sms: int) -> _Kernel:
     dims = dict(op.work.dims)
     need = (dims["threads"], 0, dims["smem_bytes"], 1)
     tiles = dims["ctas"]
@@ -111,7 +114,8 @@ def _kernel(op: Op, index: int, priority: int, num_sms: int) -> _Kernel:
     return _Kernel(
         op.name,
         op.stream,
-        (priority, 0, index),
+        (level, 0, index),
+        (priority, index),
         need,
         op.grid.kind,
         op.grid.gang,
@@ -132,7 +136,7 @@ def simulate_ctas(program: Program, gaps: Gaps, num_sms: int) -> dict[str, tuple
         assert isinstance(step, Launch)
         op = step.op
         level = min(-1, *priority.values()) if op.grid.gang else priority[op.stream]
-        streams[op.stream].append(_kernel(op, index, level, num_sms))
+        streams[op.stream].append(_kernel(op, index, level, priority[op.stream], num_sms))
     state = _State(PlainRoom(num_sms, SmResources()), gaps.reaction)
     due = {name: 0 for name, kernels in streams.items() if kernels}
     found: dict[str, tuple[int, int]] = {}

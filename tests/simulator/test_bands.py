@@ -17,7 +17,7 @@ TRAFFIC = tuple(tuple([1000] * len(RANKS)) for _ in RANKS)
 
 
 def loop(gemm_ctas: int, pairs: int = 6) -> Program:
-    """Four equal ranks: GEMMs back to back beside transfers that their ranks make together."""
+    """Four equal ranks: transfers that they make together, launched first, beside GEMMs back to back."""
     grid = Grid(kind="static")
     gemms: list[Step] = [kernel(f"gemm{i}", gemm_ctas, 500, grid=grid) for i in range(pairs)]
     transfers: list[Step] = [
@@ -25,7 +25,7 @@ def loop(gemm_ctas: int, pairs: int = 6) -> Program:
         for i in range(pairs)
     ]
     exchanges = tuple(Exchange(f"x{i}", "normal", RANKS, TRAFFIC) for i in range(pairs))
-    cls = RankClass(RANKS, (*gemms, *transfers))
+    cls = RankClass(RANKS, (*transfers, *gemms))
     return Program("loop", (Stream("main"), Stream("alt")), (cls,), exchanges)
 
 

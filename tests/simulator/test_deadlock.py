@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedules.program import HostWait, Record, Signal
+from schedules.program import HostWait, Program, Record, Signal, Step
 from simulator import Deadlock, simulate
 from tests.simulator.spinning import STATIC, exchange, kernel, machine, program
 
@@ -66,24 +66,19 @@ def test_a_consumer_that_starves_its_producer(ctas: int) -> None:
     gang = type(STATIC)(kind="static", gang=True)
     send = kernel("c.send", 24, 50, "alt", exchange="c", role="send", polls="done")
     gemm = kernel("gemm", ctas, 100, grid=gang, raises="done")
-    scene = program(
-        [send, gemm],
-        exchanges=[exchange("c", ((0,),), flight_us=0)],
-        signals=[Signal("done", 10, 1)],
-    )
+
+    def scene(*steps: Step) -> Program:
+        exchanges = [exchange("c", ((0,),), flight_us=0)]
+        return program(steps, exchanges=exchanges, signals=[Signal("done", 10, 1)])
+
     if ctas == 108:
-        assert simulate(scene, machine()).makespan_ns == 105_000
+        assert simulate(scene(send, gemm), machine()).makespan_ns == 105_000
         return
-    # The gang is the head of the queue when both become ready, so the send waits for it ...
-    assert simulate(scene, machine()).makespan_ns == 150_400
-    # ... but not when it comes later.
-    late = program(
-        [send, kernel("A", 132, 1), gemm],
-        exchanges=[exchange("c", ((0,),), flight_us=0)],
-        signals=[Signal("done", 10, 1)],
-    )
+    # Both are ready at 0: what is launched first is placed first, and the send waits for the GEMM ...
+    assert simulate(scene(gemm, send), machine()).makespan_ns == 150_400
+    # ... or holds SMs that all of the GEMM needs.
     with pytest.raises(Deadlock) as caught:
-        simulate(late, machine())
+        simulate(scene(send, gemm), machine())
     assert sorted(caught.value.cycle) == ["c.send (rank 0)", "gemm (rank 0)"]
 
 

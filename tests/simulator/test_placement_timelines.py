@@ -206,6 +206,18 @@ def test_equal_priority_and_time_goes_by_host_order() -> None:
     assert times(timeline, "B") == (100.4, 200.4)
 
 
+def test_a_gang_passes_nobody_that_became_ready_with_it() -> None:
+    steps = [kernel("A", 132, 100), kernel("B", 24, 50, "alt", GANG)]
+    timeline = simulate(program(steps, streams=(Stream("main"), Stream("alt"))), machine())
+    assert times(timeline, "A") == (0.0, 100.0)
+    assert times(timeline, "B") == (100.4, 150.4)
+    # Launched first, or on a stream of higher priority, it is placed first.
+    timeline = simulate(program(steps[::-1]), machine())
+    assert times(timeline, "B") == (0.0, 50.0)
+    timeline = simulate(program(steps, streams=LOW_HIGH), machine())
+    assert times(timeline, "B") == (0.0, 50.0)
+
+
 def test_late_ctas_of_a_static_kernel_run_faster_when_few_are_left() -> None:
     steps = [kernel("B", 24, 300, "alt"), kernel("A", 132, 500, grid=STATIC)]
     timeline = simulate(program(steps), machine(static_tail=0.0625))
