@@ -207,7 +207,8 @@ def document(found: Sequence[Case], facts: Mapping[str, Any], profile: str, sha2
         f"{' to '.join(map(str, repeats))} repeats each after 2 warm-ups, schedules in turn; makespan of "
         "the slower rank.",
         "",
-        f"Profile `{profile}` (sha256 {sha256[:12]}), committed before these were measured.",
+        f"Profile `{profile}` (sha256 {sha256[:12]}), calibrated before these were measured; how far it "
+        "is from what was held out of it, and from another calibration: `docs/calibration.md`.",
         "",
         "```",
         "torchrun --nproc-per-node 2 -m benchmarks.validation_run --out measured.jsonl",

@@ -16,6 +16,7 @@ from schedules.timeline import Timeline
 from simulator.bands import band
 
 SKEW_NS = 50_000
+HOST, CLOCK = "host", "clock"
 SEEDS = range(2)
 BF16_TFLOPS, FP8_TFLOPS, HBM_GBPS, NVLINK_GBPS = 989.0, 1979.0, 4800.0, 450.0
 
@@ -61,16 +62,20 @@ def _phases(program: Program, machine: Machine, ns: float) -> tuple[float, float
 
 
 def _doubts(program: Program, machine: Machine, timeline: Timeline) -> dict[str, float]:
-    """By kind: time on the critical path x the relative uncertainty of its cost."""
+    """Time on the critical path x the relative uncertainty of its cost: by kind, but for kernels that
+    multiply, which share the clock and err together, and for the host."""
     ops = {(rank, op.name): op for rank in program.ranks for op in program.launches(rank)}
     spans = {(span.rank, span.op): span for span in timeline.spans}
     doubts: dict[str, float] = {}
     for item in critical_path(timeline):
+        if item.op == HOST:
+            doubts[HOST] = doubts.get(HOST, 0.0) + machine.host.error * item.ns
         op, span = ops.get((item.rank, item.op)), spans.get((item.rank, item.op))
         if op is None or span is None:
             continue
         error = machine.costs.alone(op.work, op.grid, span.sms or machine.num_sms).rel_error
-        doubts[op.work.kind] = doubts.get(op.work.kind, 0.0) + error * item.ns
+        shared = CLOCK if op.work.flops else op.work.kind
+        doubts[shared] = doubts.get(shared, 0.0) + error * item.ns
     return doubts
 
 

@@ -107,7 +107,11 @@ def _add_figures(content: dict[str, Any], records: Records, source: str) -> None
         gaps = {name: ns for name, ns in records.gaps_ns.items() if name in known}
         content["gaps"] = {**gaps, "source": source}
     if records.host_ns:
-        content["host"] = {"ns": host_costs(records.host_ns), "source": source}
+        content["host"] = {
+            "ns": host_costs(records.host_ns),
+            "error": _rounded(records.host_error),
+            "source": source,
+        }
 
 
 def host_costs(measured: Mapping[str, int]) -> dict[str, int]:

@@ -40,6 +40,7 @@ class Records:
     slowed: tuple[Slowed, ...] = ()
     gaps_ns: dict[str, int] = field(default_factory=dict)
     host_ns: dict[str, int] = field(default_factory=dict)
+    host_error: float = 0.0
     hbm_gbps: float = 0.0
     footprints: dict[str, dict[str, int]] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
@@ -88,10 +89,21 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
     result.points = tuple(_merged(same) for _, same in sorted(alone.items()))
     result.slowed = tuple(_slowed(r, seed, result.hbm_gbps, source) for r in slowed)
     result.host_ns = {name: round(median(values)) for name, values in sorted(host.items())}
+    result.host_error = _middle_half(host.values())
     if trace_gaps and "stream" in result.gaps_ns:
         result.gaps_ns = seen_by_profiler(result.gaps_ns, median(trace_gaps))
     result.throttled = tuple(sorted(reasons))
     return result
+
+
+def _middle_half(groups: Iterable[list[float]]) -> float:
+    """Half of the range of the middle half of each group over its median; the median of all groups."""
+    halves = []
+    for values in groups:
+        ordered, last = sorted(values), len(values) - 1
+        spread = ordered[round(0.75 * last)] - ordered[round(0.25 * last)]
+        halves.append(spread / 2 / median(ordered))
+    return median(halves) if halves else 0.0
 
 
 def seen_by_profiler(gaps_ns: Mapping[str, int], stream_ns: float) -> dict[str, int]:

@@ -150,9 +150,10 @@ class Interference:
 class HostCosts:
     """Host nanoseconds by class of launch or work (`torch`, `triton`, `cpp`, `deepep`, `event`,
     `vote`, `split_metadata`, ...), or by kind of work where that was measured. Unknown classes are an
-    error, not a default."""
+    error, not a default. `error` is the relative uncertainty of them all."""
 
     by_class: tuple[tuple[str, int], ...]
+    error: float = 0.0
 
     def ns(self, host_class: str, kind: str = "") -> int:
         """Cost of one call of this class, or of a launch of this kind of work where there is a figure;

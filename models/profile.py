@@ -208,7 +208,7 @@ def _machine(
         num_sms=gpu.sms,
         hbm_gib=gpu.hbm_gib,
         costs=_costs(profile, layers, tables),
-        host=HostCosts(tuple(sorted(profile.host.ns.items()))),
+        host=HostCosts(tuple(sorted(profile.host.ns.items())), profile.host.error),
         fabric=Fabric(
             fabric.gpus_per_node,
             fabric.nvlink_gbps,

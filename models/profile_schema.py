@@ -84,9 +84,10 @@ class StaticSection(Section):
 
 
 class HostSection(Section):
-    """Host ns by class of launch or work."""
+    """Host ns by class of launch or by kind of work, and their relative uncertainty."""
 
     ns: dict[str, Whole]
+    error: NotNegative = 0.0
 
 
 class Pair(BaseModel):
