@@ -9,7 +9,7 @@ from statistics import median, quantiles
 import torch
 
 REPLAYS = 15
-SLEEP_CYCLES = 1_000_000
+SLEEP_CYCLES = 6_000_000
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ def time_graph(
 ) -> Timing:
     """`call`, `inner` times in a graph. Its inputs must be several times the L2, or be rotated.
 
-    `aligned` calls it twice before the clock starts, which brings the ranks of an exchange together.
+    `aligned` calls it twice before the clock starts, which brings the ranks of an exchange together; a
+    sleep before them lets the host get ahead, so that ranks also start the graph together.
     """
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
