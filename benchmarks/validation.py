@@ -212,8 +212,10 @@ def document(found: Sequence[Case], facts: Mapping[str, Any], profile: str, sha2
         "",
         "```",
         "torchrun --nproc-per-node 2 -m benchmarks.validation_run --out measured.jsonl",
-        f"python -m benchmarks.validation measured.jsonl --profile {profile}",
+        f"python -m benchmarks.validation measured.jsonl --profile {profile} -o docs/validation.md",
         "```",
+        "",
+        "The measurements are kept in `benchmarks/data/validation_h200_2x.jsonl`.",
         "",
     ]
     return "\n".join(
