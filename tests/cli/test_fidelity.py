@@ -35,7 +35,7 @@ CASES = {
     "host wait": (PREFILL, [*WAITS, "parallel={ep: 16}"]),
     "host wait, two nodes": (SIXTEEN, [*WAITS, "schedules=[baseline, tbo]"]),
 }
-SLOW = ("uniform", "eager", "host wait, two nodes")
+SLOW = ("uniform", "stragglers", "eager", "host wait", "host wait, two nodes")
 
 
 @pytest.mark.parametrize(
