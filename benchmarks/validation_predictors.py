@@ -16,7 +16,7 @@ from schedules.timeline import Timeline
 from simulator.bands import band
 
 SKEW_NS = 50_000
-HOST, CLOCK = "host", "clock"
+HOST = "host"
 SEEDS = range(2)
 BF16_TFLOPS, FP8_TFLOPS, HBM_GBPS, NVLINK_GBPS = 989.0, 1979.0, 4800.0, 450.0
 
@@ -74,7 +74,7 @@ def _doubts(program: Program, machine: Machine, timeline: Timeline) -> dict[str,
         if op is None or span is None:
             continue
         error = machine.costs.alone(op.work, op.grid, span.sms or machine.num_sms).rel_error
-        shared = CLOCK if op.work.flops else op.work.kind
+        shared = machine.errs_with(op.work)
         doubts[shared] = doubts.get(shared, 0.0) + error * item.ns
     return doubts
 

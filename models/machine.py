@@ -174,8 +174,8 @@ class Machine:
 
     `static_tail` is the coefficient `a` of the tail law: a static persistent kernel of which only n of
     N CTAs still run takes `(a + (1 - a) (n / N)^4)^(1/4)` of its full time; 1 is no speed-up. `gpu` is
-    the name of the GPU, "" where it has none. Streams share `front_ends` in the order of a program's
-    list, which counts where `Gaps.turn` is known.
+    the name of the GPU, "" where it has none. `front_ends` says which front end each stream of a
+    program's list has, over and over; it counts where `Gaps.turn` is known.
     """
 
     name: str
@@ -193,7 +193,12 @@ class Machine:
     grids: tuple[tuple[str, Grid], ...] = ()
     reserve_gib: float = 0.0
     gpu: str = ""
-    front_ends: int = 2
+    shared_clock: bool = False
+    front_ends: tuple[int, ...] = (0, 1)
+
+    def errs_with(self, work: Work) -> str:
+        """What the error of a kernel's cost is common to: its kind, or the clock."""
+        return "clock" if self.shared_clock and work.flops else work.kind
 
     def grid(self, kind: str) -> Grid:
         """How this machine's libraries launch a kernel of `kind`; a plain wave where the machine lists

@@ -233,6 +233,7 @@ def _machine(
         ),
         reserve_gib=profile.memory.reserve_gib,
         gpu=gpu.name,
+        shared_clock=profile.points is not None,
         static_tail=profile.static.tail,
     )
 

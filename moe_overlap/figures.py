@@ -29,6 +29,7 @@ from simulator.steady import Step
 
 _MAIN = "main"
 _FLIGHT = "flight"
+HOST = "host"
 
 
 @dataclass(frozen=True)
@@ -116,17 +117,29 @@ def _doubt(
     path: tuple[PathItem, ...],
     stretch: Steady,
 ) -> dict[str, float]:
-    """By kind: time on the step's critical path x the relative uncertainty of its cost."""
+    """By kind, or by what kinds have in common: time on the step's critical path x the relative
+    uncertainty of its cost."""
     spans = {(span.rank, span.op): span for span in predicted.timeline.spans}
     errors = _errors(predicted.program, machine, spans.values())
+    common = {
+        (rank, op.name): machine.errs_with(op.work)
+        for cls in predicted.program.classes
+        for rank in cls.ranks
+        for op in cls.ops
+    }
     doubts: dict[str, float] = {}
     inside = _clipped(path, *stretch.window)
     for items, weight in ((path, 1.0), (inside, predicted.more_layers / stretch.layers)):
         for item in items:
             span = spans.get((item.rank, item.op))
-            if span is not None:
-                doubt = weight * item.ns * errors[item.rank, item.op]
-                doubts[span.kind] = doubts.get(span.kind, 0.0) + doubt
+            if item.op == HOST:
+                error, kind = machine.host.error, HOST
+            elif span is not None:
+                error = errors[item.rank, item.op]
+                kind = common.get((item.rank, item.op), span.kind)
+            else:
+                continue
+            doubts[kind] = doubts.get(kind, 0.0) + weight * item.ns * error
     return doubts
 
 
