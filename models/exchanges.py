@@ -65,6 +65,8 @@ def exchange_bytes(
     In normal mode a token that several ranks of another node need crosses to that node once, and its
     relay there passes it on; both hops are counted, at the ranks that carry them.
     """
+    if deployment.a2a.backend == "none":
+        return _gathered(deployment, routing, exchange)
     matrix = copies(routing, deployment.a2a.mode)
     if deployment.a2a.mode == "normal" and nodes_of(deployment) > 1:
         matrix = _relayed(routing, matrix, deployment.machine.fabric.gpus_per_node)
@@ -72,6 +74,17 @@ def exchange_bytes(
         matrix = matrix.T
     payload = payload_bytes(deployment, exchange)
     return tuple(tuple(row) for row in (matrix * payload).tolist())
+
+
+def _gathered(
+    deployment: Deployment, routing: Routing, exchange: str
+) -> tuple[tuple[int, ...], ...]:
+    """Every rank's tokens to every rank in bf16 (all-gather), or a part for each token back to its rank
+    (reduce-scatter): what crosses each port, whichever way round a ring it goes."""
+    width, tokens = deployment.model.hidden_size * BF16, routing.tokens
+    if exchange == "combine":
+        return (tuple(n * width for n in tokens),) * len(tokens)
+    return tuple((n * width,) * len(tokens) for n in tokens)
 
 
 def _relayed(routing: Routing, matrix: Counts, gpus_per_node: int) -> Counts:

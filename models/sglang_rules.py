@@ -117,13 +117,14 @@ class BlackwellRule(_Section):
 class Variant(_Section):
     """One single-batch-overlap variant: which device selects it (`outside`: with the environment
     variable that leaves the shared expert outside; `hooks`: with a backend that takes the hooks'
-    arguments), whether the down GEMM signals the combine, and its layer."""
+    arguments; `collective`: without an all-to-all), whether the down GEMM signals the combine, and its layer."""
 
     blackwell: bool
     signals: bool
     layer: tuple[str, ...]
     outside: bool = False
     hooks: bool = True
+    collective: bool = False
 
 
 class SboRules(_Section):

@@ -117,10 +117,11 @@ def select_variant(
     outside = outside and blackwell
     signals = hooks and runner in rules.sbo.signal_runners[_arch(blackwell)]
     for name, variant in rules.sbo.variants.items():
-        fits = (variant.blackwell, variant.signals, variant.outside) == (
+        fits = (variant.blackwell, variant.signals, variant.outside, variant.collective) == (
             blackwell,
             signals,
             outside,
+            backend == "none",
         )
         # Without signals and outside, the combine stays on main whether there are hooks or not.
         if fits and (variant.hooks == hooks or outside):

@@ -191,6 +191,8 @@ def _mode(scenario: Scenario, batch: Batch) -> A2AMode:
         if rank >= scenario.parallel.ep:
             allowed = f"0 to {scenario.parallel.ep - 1}"
             raise scenario.fault(("runtime", "other_mode_ranks", i), "is no rank", allowed=allowed)
+    if scenario.a2a.backend == "none":  # collectives have no mode of their own
+        return "normal"
     if scenario.a2a.mode != "auto":
         return scenario.a2a.mode
     return "low_latency" if batch.phase == "decode" and not others else "normal"

@@ -16,6 +16,7 @@ from schedules.program import (
     Buffer,
     End,
     Exchange,
+    Family,
     Launch,
     Op,
     Program,
@@ -103,6 +104,12 @@ def _buffers(built: ClassSteps) -> tuple[Buffer, ...]:
     return tuple(Buffer(name, nbytes) for name, nbytes in built.buffers.items())
 
 
+def _family(request: Request) -> Family:
+    if request.deployment.a2a.backend == "none":
+        return "collective"
+    return "low_latency" if request.low_latency else "normal"
+
+
 def _exchanges(
     request: Request, ops: Iterable[Op], transfers: Mapping[str, Transfers]
 ) -> tuple[Exchange, ...]:
@@ -117,7 +124,7 @@ def _exchanges(
         transfer = transfers[op.child]
         found[op.exchange] = Exchange(
             name=op.exchange,
-            family="low_latency" if request.low_latency else "normal",
+            family=_family(request),
             ranks=members,
             bytes=transfer.traffic[kind],
             buffer=f"ll{len(found) % buffers}" if request.low_latency else None,

@@ -69,7 +69,7 @@ def _sbo_refusal(request: Request) -> Refusal | None:
     startup = startup_refusal(rules, capability, sbo=True)
     if startup is not None:
         return startup
-    if not request.low_latency:
+    if not request.low_latency and request.deployment.a2a.backend != "none":
         return rules.refusal("sbo.normal_mode")
     selected = _selected(request)
     if selected is None:
@@ -84,6 +84,10 @@ def _tbo_refusal(request: Request) -> Refusal | None:
     rules, deployment = request.rules, request.deployment
     if deployment.a2a.backend in rules.refusals["tbo.backend"].backends:
         return rules.refusal("tbo.backend", deployment.a2a.backend)
+    if deployment.a2a.backend == "none":
+        if deployment.attention_dp == 1:
+            return rules.refusal("tbo.needs_attention_dp")
+        return rules.refusal("unmodelled.operations", "a2a none")
     try:
         tbo_plan(request)
     except Refused as refused:

@@ -115,8 +115,9 @@ class Request:
     @property
     def launching(self) -> Launching:
         """Graph or eager. `Refused` when a graph is asked for that cannot be captured."""
-        capturable = self.batch.phase == "decode" and self.low_latency
-        if self.launch == "cuda_graph" and not self.low_latency:
+        no_host_wait = self.low_latency or self.deployment.a2a.backend == "none"
+        capturable = self.batch.phase == "decode" and no_host_wait
+        if self.launch == "cuda_graph" and not no_host_wait:
             raise Refused(self.rules.refusal("a2a.graph_normal"))
         return self.launch or ("cuda_graph" if capturable else "eager")
 

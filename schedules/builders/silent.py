@@ -12,7 +12,9 @@ from schedules.builders.request import Request
 
 def silent_rules(request: Request) -> Iterator[str]:
     """Ids of the rules file's notes that hold for this schedule, deployment and batch."""
-    if request.other_mode_ranks and request.mode != "EXTEND" and not request.low_latency:
+    deepep_like = request.deployment.a2a.backend != "none"
+    normal = deepep_like and not request.low_latency
+    if request.other_mode_ranks and request.mode != "EXTEND" and normal:
         yield "a2a.auto_extend"
     if request.name == "tbo":
         yield from _tbo(request)
@@ -26,7 +28,7 @@ def _tbo(request: Request) -> Iterator[str]:
         yield "tbo.empty_child"
     modes = rules.halves.get(deployment.a2a.backend, {})
     halves = modes.get(deployment.a2a.mode)
-    if halves is not None and not halves.Db and not halves.Cb:
+    if halves is not None and halves.Da and not halves.Db and not halves.Cb:
         yield "tbo.whole_exchange"
     layer_class = rules.layer_class(deployment.model.architecture)
     try:
@@ -39,7 +41,7 @@ def _tbo(request: Request) -> Iterator[str]:
 
 def _sbo(request: Request) -> Iterator[str]:
     rules, deployment = request.rules, request.deployment
-    if deployment.a2a.backend not in rules.sbo.hook_backends:
+    if deployment.a2a.backend not in (*rules.sbo.hook_backends, "none"):
         yield "sbo.hooks_unused"
     layer_class = rules.layer_class(deployment.model.architecture)
     if layer_class in rules.notes["sbo.no_effect"].layer_classes:

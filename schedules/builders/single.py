@@ -63,7 +63,7 @@ def sbo_plan(request: Request, variant: str) -> LayerPlan:
     """A variant of single-batch overlap, with the SM split of the device that selects it; `Refused`
     in normal mode, whose exchanges have no halves to overlap."""
     rules, rule = request.rules, request.rules.sbo.variants[variant]
-    if not request.low_latency:
+    if not request.low_latency and not rule.collective:
         raise Refused(rules.refusal("sbo.normal_mode"))
     flags = SboFlags(
         combine_down=rule.signals,
