@@ -59,14 +59,21 @@ class Row:
     makespan_error: float
 
 
-def predicted(program: Program, gaps: Gaps, pull_ns: int = 0) -> Timeline:
-    """The engine's timeline with no host cost."""
-    return simulate(program, machine(gaps, pull_ns), fold=False)
+def predicted(program: Program, on: Machine) -> Timeline:
+    """The engine's timeline."""
+    return simulate(program, on, fold=False)
 
 
-def machine(gaps: Gaps, pull_ns: int = 0) -> Machine:
-    """A spin machine of these gaps, with the shared memory of an H200's SM."""
-    return spin_machine(NUM_SMS, gaps=gaps, host_ns=0, sm=H200_SM, pull_ns=pull_ns)
+def machine(gaps: Gaps, front_ends: Sequence[int] = (0, 1), pull_ns: int = 0) -> Machine:
+    """A spin machine of these gaps without host costs, with the shared memory of an H200's SM."""
+    return spin_machine(
+        NUM_SMS,
+        gaps=gaps,
+        host_ns=0,
+        sm=H200_SM,
+        pull_ns=pull_ns,
+        front_ends=tuple(front_ends),
+    )
 
 
 def starts(timeline: Timeline) -> dict[Key, Span]:
@@ -89,16 +96,16 @@ def waits(span: Span) -> bool:
     )
 
 
-def chosen(seed: int, ranks: int, gaps: Gaps) -> Program | None:
+def chosen(seed: int, ranks: int, on: Machine) -> Program | None:
     """The program of this seed if it waits as it should and is not on a knife's edge."""
     program = random_program(seed, ranks=ranks, num_sms=NUM_SMS)
     try:
-        nominal = starts(predicted(program, gaps))
+        nominal = starts(predicted(program, on))
         before = {w.cause for s in nominal.values() for w in s.waits if w.ns > 0}
         inside = {w.cause for s in nominal.values() for w in s.stalls if w.ns > 0}
         if "sm_wait" not in before or (ranks > 1 and "peer_wait" not in inside):
             return None
-        for other, tolerance in _varied(program, gaps):
+        for other, tolerance in _varied(program, on):
             if any(
                 abs(other[key].start_ns - span.start_ns) > tolerance + 0.006 * abs(span.start_ns)
                 for key, span in nominal.items()
@@ -109,26 +116,28 @@ def chosen(seed: int, ranks: int, gaps: Gaps) -> Program | None:
     return program
 
 
-def _varied(program: Program, gaps: Gaps) -> Iterator[tuple[dict[Key, Span], int]]:
+def _varied(program: Program, on: Machine) -> Iterator[tuple[dict[Key, Span], int]]:
     """What the engine says of slightly other times, and of other latencies: what is ready first must
     not depend on which of two gaps is the longer one. With the difference that is allowed, in ns."""
+    gaps = on.gaps
     for factor in (0.996, 1.004):
         stretched = Gaps(**{k: int(v * (1 + 50 * (factor - 1))) for k, v in asdict(gaps).items()})
-        yield starts(predicted(scaled(program, factor), stretched)), TOLERANCE_NS
-    for one, other in ((0.4, 2.5), (2.5, 0.4)):
+        other = replace(on, gaps=stretched)
+        yield starts(predicted(scaled(program, factor), other)), TOLERANCE_NS
+    for same, across in ((0.4, 2.5), (2.5, 0.4)):
         varied = replace(
             gaps,
-            stream=int(gaps.stream * one),
-            event=int(gaps.event * one),
-            cross_stream=int(gaps.cross_stream * other),
-            turn=int(gaps.turn * one),
+            stream=int(gaps.stream * same),
+            event=int(gaps.event * same),
+            cross_stream=int(gaps.cross_stream * across),
+            turn=int(gaps.turn * same),
         )
-        yield starts(predicted(program, varied)), GAP_TOLERANCE_NS
+        yield starts(predicted(program, replace(on, gaps=varied))), GAP_TOLERANCE_NS
 
 
-def compare(program: Program, gaps: Gaps, runs: Sequence[Timeline], pull_ns: int = 0) -> Row:
+def compare(program: Program, on: Machine, runs: Sequence[Timeline]) -> Row:
     """Errors of the engine over the spans that it says waited; measured is the median of `runs`."""
-    expected = starts(predicted(program, gaps, pull_ns))
+    expected = starts(predicted(program, on))
     measured = [starts(run) for run in runs]
     watched = [key for key, span in expected.items() if waits(span)]
     start = {k: _middle(measured, k, "start_ns") - expected[k].start_ns for k in watched}
@@ -192,12 +201,12 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def draw(ranks: int, count: int, gaps: Gaps, first: int) -> tuple[list[Program], int]:
+def draw(ranks: int, count: int, on: Machine, first: int) -> tuple[list[Program], int]:
     """The first `count` programs from seed `first` on that are kept, and how many seeds were tried."""
     kept: list[Program] = []
     seed = first
     while len(kept) < count and seed - first < 60 * count:
-        program = chosen(seed, ranks, gaps)
+        program = chosen(seed, ranks, on)
         kept += [program] if program is not None else []
         seed += 1
     return kept, seed - first
@@ -225,7 +234,8 @@ def measured(count: int, repeats: int, first: int) -> None:
     kernels.cta_overhead_ns, kernels.pull_ns = figures.cta_overhead_ns, figures.pull_ns
     if world_size > 1:
         kernels.meeting_ns = gathered(measure_meeting(kernels, rank, world_size))[0]
-    drawn = draw(world_size, count, figures.gaps, first) if rank == 0 else None
+    on = machine(figures.gaps, figures.front_ends)
+    drawn = draw(world_size, count, on, first) if rank == 0 else None
     programs, tried = gathered(drawn)[0]
     rows, runs_of = [], {}
     for program in programs:
@@ -234,7 +244,7 @@ def measured(count: int, repeats: int, first: int) -> None:
             parts = gathered(execute(program, kernels, rank=rank).spans)
             spans = tuple(span for part in parts for span in part)
             runs.append(Timeline(program.name, kernels.machine, "measured", spans))
-        rows.append(compare(program, figures.gaps, runs[1:]))
+        rows.append(compare(program, on, runs[1:]))
         runs_of[program.name] = [[asdict(span) for span in run.spans] for run in runs[1:]]
     errors = gathered(kernels.clock_error_ns)
     if rank == 0:
@@ -244,7 +254,7 @@ def measured(count: int, repeats: int, first: int) -> None:
             "cta_overhead_ns": figures.cta_overhead_ns,
             "pull_ns": figures.pull_ns,
             "meeting_ns": kernels.meeting_ns,
-            "turn_beside_second_ns": figures.turn_beside_second_ns,
+            "front_ends": figures.front_ends,
             "clock_error_ns": max(errors),
             "first_seed": first,
             "seeds_tried": tried,
@@ -267,17 +277,19 @@ def report(facts: dict[str, Any], rows: Sequence[Row], runs: dict[str, Any], nam
 
 def dry_run(ranks: int, count: int, first: int) -> None:
     """Draw the programs and print what the engine predicts, with the gaps of an H200."""
-    programs, tried = draw(ranks, count, Gaps(), first)
-    rows = [compare(program, Gaps(), [predicted(program, Gaps())]) for program in programs]
+    on = machine(Gaps())
+    programs, tried = draw(ranks, count, on, first)
+    rows = [compare(program, on, [predicted(program, on)]) for program in programs]
     print(table(rows))
     print(f"{len(programs)} programs kept of {tried} seeds; nothing was measured")
 
 
-def again(path: Path, turn: int | None, pull_ns: int) -> None:
+def again(path: Path, turn: int | None, pull_ns: int, front_ends: str) -> None:
     """Compare this engine with the runs that an earlier measurement wrote."""
     document = json.loads(path.read_text())
     gaps, ranks = Gaps(**document["gaps_ns"]), int(document["ranks"])
     gaps = gaps if turn is None else replace(gaps, turn=turn)
+    on = machine(gaps, [int(number) for number in front_ends.split(",")], pull_ns)
     rows = []
     for name, runs in document["runs"].items():
         if "programs" in document:
@@ -289,8 +301,8 @@ def again(path: Path, turn: int | None, pull_ns: int) -> None:
             Timeline(name, document["gpu"], "measured", tuple(_span(item) for item in run))
             for run in runs
         ]
-        if any(waits(span) for span in starts(predicted(program, gaps, pull_ns)).values()):
-            rows.append(compare(program, gaps, timelines, pull_ns))
+        if any(waits(span) for span in starts(predicted(program, on)).values()):
+            rows.append(compare(program, on, timelines))
     print(table(rows))
     print(summary(rows))
 
@@ -315,10 +327,13 @@ def main() -> None:
     parser.add_argument(
         "--pull", type=int, default=0, help="with --again: ns, where the run did not take it off"
     )
+    parser.add_argument(
+        "--front-ends", default="0,1,0", help="with --again: of main, side and comm"
+    )
     parser.add_argument("--first-seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.again is not None:
-        again(arguments.again, arguments.turn, arguments.pull)
+        again(arguments.again, arguments.turn, arguments.pull, arguments.front_ends)
         return
     if arguments.dry_run:
         dry_run(arguments.ranks, arguments.programs, arguments.first_seed)

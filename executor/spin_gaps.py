@@ -5,8 +5,9 @@ Each figure is the median of repeats of a small program, run as any program is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, replace
+from itertools import combinations
 from statistics import median
 
 from executor.execute import execute
@@ -34,19 +35,20 @@ Figure = Callable[[Timeline], int]
 US = 1000
 SMALL_BYTES = 1024
 WAVES = 8
+STREAMS = ("main", "side", "comm")
+LEAST_TURN_NS = 400  # less is the gap's own spread
 REPEATS = 15
 
 
 @dataclass(frozen=True)
 class SpinFigures:
     """Gaps of the machine, and what a CTA and the fetch of a tile cost beyond the time that is spun, in
-    ns. `turn_beside_second_ns` is `gaps.turn` as the second of the streams gives it, 0 when that has a
-    front end of its own."""
+    ns. `front_ends` numbers those of the streams main, side and comm, for as long as this process lives."""
 
     gaps: Gaps
     cta_overhead_ns: int
     pull_ns: int
-    turn_beside_second_ns: int
+    front_ends: tuple[int, ...]
 
 
 def measure_figures(kernels: Spin, rank: int) -> SpinFigures:
@@ -66,12 +68,25 @@ def measure_figures(kernels: Spin, rank: int) -> SpinFigures:
             graph_node=_repeated(kernels, rank, _graph(_chain()), _gap("a", "b")),
             graph_edge=_repeated(kernels, rank, _graph(_across()), _gap("a", "b")),
             reaction=_repeated(kernels, rank, _full(kernels.num_sms), _gap("a", "b")),
-            turn=max(0, _repeated(kernels, rank, _pending("third"), _gap("a", "b")) - stream),
         )
-        second = _repeated(kernels, rank, _pending("side"), _gap("a", "b")) - stream
+        turns = {
+            (one, other): _repeated(kernels, rank, _pending(one, other), _gap("a", "b")) - stream
+            for one, other in combinations(STREAMS, 2)
+        }
     finally:
         kernels.cta_overhead_ns, kernels.pull_ns = saved
-    return SpinFigures(gaps, overhead, pull, max(0, second))
+    shared = {pair: turn for pair, turn in turns.items() if turn > LEAST_TURN_NS}
+    gaps = replace(gaps, turn=round(median(shared.values())) if shared else 0)
+    return SpinFigures(gaps, overhead, pull, _front_ends(shared))
+
+
+def _front_ends(shared: Container[tuple[str, str]]) -> tuple[int, ...]:
+    """A number for each stream, the same for pairs that share."""
+    numbers: list[int] = []
+    for index, stream in enumerate(STREAMS):
+        same = [numbers[i] for i in range(index) if (STREAMS[i], stream) in shared]
+        numbers.append(same[0] if same else max(numbers, default=-1) + 1)
+    return tuple(numbers)
 
 
 def measure_meeting(kernels: Spin, rank: int, world_size: int) -> int:
@@ -90,7 +105,7 @@ def measure_meeting(kernels: Spin, rank: int, world_size: int) -> int:
 
 
 def _repeated(kernels: Spin, rank: int, steps: Iterable[Step], figure: Figure) -> int:
-    streams = (Stream("main"), Stream("side"), Stream("third"))
+    streams = tuple(Stream(name) for name in STREAMS)
     program = Program("gaps", streams, (RankClass((rank,), tuple(steps)),))
     runs = [figure(execute(program, kernels, rank=rank)) for _ in range(REPEATS)]
     return max(0, round(median(runs[2:])))
@@ -129,13 +144,13 @@ def _waves(num_sms: int, grid: Grid | None = None) -> list[Step]:
     return [_launch("a", "main", WAVES * num_sms, 50 * US, 204800, grid)]
 
 
-def _chain(*between: Step) -> list[Step]:
+def _chain(*between: Step, stream: str = "main") -> list[Step]:
     """Two kernels on one stream, the first long enough for the host to be ahead."""
     return [
-        _launch("first", "main", 1, 300 * US),
-        _launch("a", "main", 1, 20 * US),
+        _launch("first", stream, 1, 300 * US),
+        _launch("a", stream, 1, 20 * US),
         *between,
-        _launch("b", "main", 1, 20 * US),
+        _launch("b", stream, 1, 20 * US),
     ]
 
 
@@ -149,13 +164,13 @@ def _across() -> list[Step]:
     ]
 
 
-def _pending(stream: str) -> list[Step]:
-    """A chain beside a stream that has a kernel to start, later."""
+def _pending(one: str, other: str) -> list[Step]:
+    """A chain on one stream while another has a kernel to start, later."""
     return [
-        *_chain(),
-        Record("E", "main"),
-        Wait("E", stream),
-        _launch("c", stream, 1, 20 * US),
+        *_chain(stream=one),
+        Record("E", one),
+        Wait("E", other),
+        _launch("c", other, 1, 20 * US),
     ]
 
 

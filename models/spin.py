@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from models.machine import (
     Cost,
@@ -88,7 +89,7 @@ def spin_machine(
     interference: Interference | None = None,
     sm: SmResources | None = None,
     pull_ns: int = 0,
-    **fields: float,
+    **fields: Any,
 ) -> Machine:
     """A machine of spin kernels. The usual host classes cost `host_ns`, those of `host` what it says;
     links and interference are the caller's. `fields` go to `Machine` as they are."""
@@ -103,5 +104,5 @@ def spin_machine(
         interference=interference or Interference(achievable_hbm_gbps=4300.0),
         gaps=gaps or Gaps(),
         sm=sm or SmResources(),
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )

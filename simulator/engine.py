@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from itertools import cycle
 
 from models.machine import Machine
 from schedules.program import Program, RankClass, Signal
@@ -99,10 +100,10 @@ class Engine:
         self.streams: list[StreamQueue] = []
         for rank, cls in simulated.items():
             device = Device(rank, self.clock, machine, prices, self)
-            fronts = [FrontEnd(machine.gaps.turn) for _ in range(machine.front_ends)]
+            fronts = {number: FrontEnd(machine.gaps.turn) for number in machine.front_ends}
             queues = {
-                s.name: StreamQueue(self.clock, device, s, fronts[index % len(fronts)])
-                for index, s in enumerate(program.streams)
+                s.name: StreamQueue(self.clock, device, s, fronts[number])
+                for s, number in zip(program.streams, cycle(machine.front_ends), strict=False)
             }
             host = Host(self.clock, machine, device, queues, cls.steps, starts[rank])
             self.devices.append(device)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.spin_oracle import predicted, starts, waits
+from benchmarks.spin_oracle import machine, predicted, starts, waits
 from models.machine import Gaps
 from schedules.json_form import program_from_json
 
@@ -23,7 +23,7 @@ RECORDED = Path(__file__).parents[1] / "fixtures" / "spin-h200.json.gz"
 
 def errors_ns(entry: dict[str, Any], gaps: Gaps) -> list[int]:
     """Start errors of the spans that waited, by the engine."""
-    expected = starts(predicted(program_from_json(entry["program"]), gaps))
+    expected = starts(predicted(program_from_json(entry["program"]), machine(gaps)))
     return [
         abs(entry["starts_ns"][f"{rank}/{op}"] - span.start_ns)
         for (rank, op), span in expected.items()
