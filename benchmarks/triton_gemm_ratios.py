@@ -16,13 +16,11 @@ Record = dict[str, Any]
 Report = Callable[[Record], None]
 TILINGS = (
     Tiling(128, 128, 128, 4, 8),
-    Tiling(128, 128, 128, 4, 8, "halved"),
-    Tiling(128, 128, 128, 5, 8, "halved"),
-    Tiling(128, 128, 128, 4, 8, "flat"),
-    Tiling(128, 128, 128, 5, 8, "flat"),
+    Tiling(128, 256, 128, 3, 8),
+    Tiling(128, 256, 128, 4, 8),
     Tiling(64, 128, 128, 6, 4),
-    Tiling(64, 128, 128, 6, 4, "halved"),
-    Tiling(64, 128, 128, 6, 4, "flat"),
+    Tiling(64, 256, 128, 4, 4),
+    Tiling(64, 256, 128, 5, 4),
 )
 BUDGETS = (132, 120, 108, 66)
 

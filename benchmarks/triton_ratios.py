@@ -142,7 +142,7 @@ def main() -> None:
     cases = low(records, ranks) if {"low", "signals"} & set(arguments.parts) else None
     if "signals" in arguments.parts and cases is not None:
         found = cases
-        records.attempt("signals", lambda: SignalCases(found).measure(TILINGS[1]))
+        records.attempt("signals", lambda: SignalCases(found).measure(TILINGS[0]))
     if "normal" in arguments.parts:
         normal(records, ranks)
     if "gemm" in arguments.parts:

@@ -13,27 +13,24 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from executor.kernel_set import ExecutorError
-from executor.kernels.flat_gemm import flat_gemm_kernel
 from executor.kernels.grouped_gemm import SIGNAL_ROWS, grouped_gemm_kernel
 
 Operand = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 Grain = Literal["rows", "experts"]
-Form = Literal["plain", "halved", "flat"]
 FP8 = torch.float8_e4m3fn
+FP8_COLUMNS = (32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel cuts its work; chosen by a benchmark, never at run time. `form` is for FP8: "halved"
-    multiplies two column halves in turn, so that scaling one overlaps multiplying the other, and "flat"
-    also runs all tiles of a program as one loop (where nothing is signalled)."""
+    """How a kernel cuts its work; chosen by a benchmark, never at run time. Of FP8, 256 columns are
+    two halves multiplied one after the other, which reads rows half as often."""
 
     block_m: int = 128
     block_n: int = 128
     block_k: int = 128
     stages: int = 4
     warps: int = 8
-    form: Form = "plain"
 
 
 DEFAULT = Tiling()
@@ -124,8 +121,8 @@ def _launch(
     scales = x[1] if isinstance(x, tuple) else values
     strides = scales.stride() if masked_rows else (0, *scales.stride())
     fp8 = values.dtype == FP8
-    halved = fp8 and tiling.form != "plain"
-    columns = tiling.block_n // (2 if halved else 1)
+    wide = fp8 and tiling.block_n == 256
+    columns = tiling.block_n // (2 if wide else 1)
     x_tiles = TensorDescriptor.from_tensor(flat, [tiling.block_m, block_k])
     w_tiles = TensorDescriptor.from_tensor(weights.view(-1, k), [columns, block_k])
     w_scales = w[1] if isinstance(w, tuple) else weights
@@ -135,16 +132,11 @@ def _launch(
         "BLOCK_N": tiling.block_n, "STAGES": tiling.stages, "num_warps": tiling.warps,
         "GROUPS": 1 << max(0, experts - 1).bit_length(),
     }  # fmt: skip
-    if fp8 and tiling.form == "flat" and signals is None:
-        flat_gemm_kernel[(num_sms,)](
-            x_tiles, scales, w_tiles, w_scales, out, groups, *sizes, **common
-        )
-        return
     grain = 0 if signals is None else 1 if signals.grain == "rows" else 2
     words = groups if signals is None else signals.words
     grouped_gemm_kernel[(num_sms,)](
         x_tiles, scales, w_tiles, w_scales, out, groups, words, *sizes, FP8=fp8, SIGNAL=grain,
-        BLOCK_K=block_k, HALVED=halved, **common,
+        BLOCK_K=block_k, WIDE=wide, **common,
     )  # fmt: skip
 
 
@@ -162,8 +154,8 @@ def _check(x: Operand, w: Operand, num_sms: int, tiling: Tiling) -> None:
         raise ExecutorError(
             f"grouped GEMM: k is {k} and {weights.shape[-1]}; equal multiples of 128 are allowed"
         )
-    if values.dtype == FP8 and 128 % tiling.block_n:
-        raise ExecutorError(f"grouped GEMM: block_n {tiling.block_n} does not divide 128")
+    if values.dtype == FP8 and tiling.block_n not in FP8_COLUMNS:
+        raise ExecutorError(f"grouped GEMM: block_n {tiling.block_n}; FP8 has {FP8_COLUMNS}")
     most = num_sms_of(values.device)
     if not 1 <= num_sms <= most:
         raise ExecutorError(f"grouped GEMM: {num_sms} SMs; 1 to {most} are allowed")

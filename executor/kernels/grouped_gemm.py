@@ -80,28 +80,23 @@ def _scaled_products(
 
 
 @triton.jit
-def _halved_products(
-    x, x_scales, w, w_scales, row, column, k, scale_rows, scale_stride, w_scale_at,
+def _wide_products(
+    x, x_scales, w, w_scales, row, column, k, scale_rows, scale_stride, w_scale_at, next_scale,
     BLOCK_M: tl.constexpr, HALF: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The same in two column halves, so that one half is scaled while the other is multiplied."""
+    """The same for a tile of two column halves of 128, one product after the other: rows are read
+    once for both, and the registers hold only one unscaled half."""
     left = tl.zeros([BLOCK_M, HALF], tl.float32)
     right = tl.zeros([BLOCK_M, HALF], tl.float32)
-    pending = tl.zeros([BLOCK_M, HALF], tl.float32)
-    earlier = tl.zeros([BLOCK_M], tl.float32)
     for step in tl.range(0, k // 128, num_stages=STAGES):
-        scale = tl.load(x_scales + scale_rows + step * scale_stride)
-        scale *= tl.load(w_scales + w_scale_at + step)
+        by_row = tl.load(x_scales + scale_rows + step * scale_stride)
+        by_left = tl.load(w_scales + w_scale_at + step)
+        by_right = tl.load(w_scales + w_scale_at + next_scale + step)
         a = x.load([row, step * 128])
         b = w.load([column, step * 128])
         c = w.load([column + HALF, step * 128])
-        product = tl.dot(a, b.T)
-        next_pending = tl.dot(a, c.T)
-        left += product * scale[:, None]
-        right += pending * earlier[:, None]
-        pending = next_pending
-        earlier = scale
-    right += pending * earlier[:, None]
+        left += tl.dot(a, b.T) * (by_row * by_left)[:, None]
+        right += tl.dot(a, c.T) * (by_row * by_right)[:, None]
     return left, right
 
 
@@ -126,7 +121,7 @@ def grouped_gemm_kernel(
     num_groups, rows, n, k, x_scale_group, x_scale_row, x_scale_k,
     MASKED: tl.constexpr, FP8: tl.constexpr, SIGNAL: tl.constexpr, BY_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
-    HALVED: tl.constexpr, GROUPS: tl.constexpr,
+    WIDE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """See `executor.kernels.gemm`. `groups` holds counts [E] (masked, `rows` rows each) or the expert
     of every row [rows] (contiguous, each expert's rows beginning at a multiple of BLOCK_M)."""
@@ -143,10 +138,11 @@ def grouped_gemm_kernel(
                 group = expert if MASKED else 0
                 scale_rows = group * x_scale_group + tl.where(valid, at, 0) * x_scale_row
                 w_scale_at = (expert * tl.cdiv(n, 128) + column // 128) * (k // 128)
-                if HALVED:
-                    left, right = _halved_products(
+                if WIDE:
+                    next_scale = tl.where(column + BLOCK_N // 2 < n, k // 128, 0)
+                    left, right = _wide_products(
                         x, x_scales, w, w_scales, first_row + row, expert * n + column, k,
-                        scale_rows, x_scale_k, w_scale_at, BLOCK_M, BLOCK_N // 2, STAGES,
+                        scale_rows, x_scale_k, w_scale_at, next_scale, BLOCK_M, BLOCK_N // 2, STAGES,
                     )  # fmt: skip
                 else:
                     left = _scaled_products(
@@ -159,7 +155,7 @@ def grouped_gemm_kernel(
                     a = x.load([first_row + row, step * BLOCK_K])
                     b = w.load([expert * n + column, step * BLOCK_K])
                     left = dot(a, b.T, left)
-            if HALVED:
+            if WIDE:
                 store_halves(out, left, right, first_row, row, count, column, n, BLOCK_N // 2)
             else:
                 store_tile(out, left, first_row, at, valid, column, n, BLOCK_N)

@@ -12,7 +12,6 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from executor.kernels import flat_gemm as flat_gemm_module
 from executor.kernels import gate, grouped_gemm, low_latency_kernels, mla_decode, normal_kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -47,29 +46,18 @@ def compiled(kernel: Any, constants: dict[str, Any], warps: int, **types: str) -
     )
 
 
-def gemm(fp8: bool, masked: bool, tile: tuple[int, int], stages: int, halved: bool) -> str:
+def gemm(fp8: bool, masked: bool, tile: tuple[int, int], stages: int) -> str:
     """A grouped GEMM with signals if masked."""
     (m, n), k, dtype = tile, 128 if fp8 else 64, "fp8e4nv" if fp8 else "bf16"
     constants = {
         "MASKED": masked, "FP8": fp8, "SIGNAL": int(masked), "BY_ROWS": masked, "BLOCK_M": m,
-        "BLOCK_N": n, "BLOCK_K": k, "STAGES": stages, "HALVED": halved, "GROUPS": 32,
+        "BLOCK_N": n, "BLOCK_K": k, "STAGES": stages, "WIDE": n == 256, "GROUPS": 32,
     }  # fmt: skip
-    width = n // 2 if halved else n
+    width = min(n, 128)
     types = {"x": f"tensordesc<{dtype}[{m}, {k}]>", "w": f"tensordesc<{dtype}[{width}, {k}]>"}
     if not fp8:
         types |= {"x_scales": "*bf16", "w_scales": "*bf16"}
     return compiled(grouped_gemm.grouped_gemm_kernel, constants, 8 if m == 128 else 4, **types)
-
-
-def flat_gemm(masked: bool, tile: tuple[int, int], stages: int) -> str:
-    """The FP8 GEMM as one loop."""
-    m, n = tile
-    constants = {
-        "MASKED": masked, "BY_ROWS": masked, "BLOCK_M": m, "BLOCK_N": n, "STAGES": stages,
-        "GROUPS": 32,
-    }  # fmt: skip
-    types = {"x": f"tensordesc<fp8e4nv[{m}, 128]>", "w": f"tensordesc<fp8e4nv[{n // 2}, 128]>"}
-    return compiled(flat_gemm_module.flat_gemm_kernel, constants, 8 if m == 128 else 4, **types)
 
 
 def everything() -> list[str]:
@@ -81,13 +69,11 @@ def everything() -> list[str]:
     attention = {"LATENT": 512, "ROPE": 64, "HEADS": 64, "KEYS": 32}
     cached = ("q_latent", "q_rope", "cache")
     return [
-        gemm(True, True, (128, 128), 4, False),
-        gemm(True, True, (128, 128), 6, True),
-        gemm(True, False, (64, 128), 6, True),
-        gemm(True, True, (64, 64), 8, False),
-        gemm(False, False, (128, 128), 4, False),
-        flat_gemm(True, (64, 128), 6),
-        flat_gemm(False, (128, 128), 5),
+        gemm(True, True, (128, 128), 4),
+        gemm(True, True, (128, 256), 4),
+        gemm(True, False, (64, 256), 5),
+        gemm(True, True, (64, 64), 8),
+        gemm(False, False, (128, 128), 4),
         compiled(low.dispatch_send_kernel, {"SLOTS": 8, "FP8": True, "GROUPS": 64}, 4),
         compiled(low.dispatch_send_kernel, {"SLOTS": 8, "FP8": False, "GROUPS": 64}, 4),
         compiled(low.dispatch_recv_kernel, {"EXPERTS": 32} | RANK, 4),
