@@ -171,6 +171,6 @@ def _measurer(
             return by_kind[task.kind](task)
         except (torch.cuda.OutOfMemoryError, AssertionError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ExecutorError(f"{task.name}: {reason}") from error
+            raise ExecutorError(reason) from error
 
     return measure

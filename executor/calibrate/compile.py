@@ -68,8 +68,10 @@ def _ended(process: subprocess.Popen[str]) -> str:
         process.kill()
         process.communicate()
         return f"a compiler did not end within {LIMIT_S} s"
-    lines = errors.strip().splitlines()
-    return "" if process.returncode == 0 else (lines or [f"exit {process.returncode}"])[-1]
+    if process.returncode == 0:
+        return ""
+    lines = errors.strip().splitlines() or [f"exit {process.returncode}"]
+    return "compiling ahead: " + next((line for line in lines if "Error:" in line), lines[-1])
 
 
 def _record(job: Job) -> list[Any]:
