@@ -35,12 +35,10 @@ CASES = {
     "host wait": (PREFILL, [*WAITS, "parallel={ep: 16}"]),
     "host wait, two nodes": (SIXTEEN, [*WAITS, "schedules=[baseline, tbo]"]),
 }
-SLOW = ("uniform", "stragglers", "eager", "host wait", "host wait, two nodes")
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=[pytest.mark.slow] if c in SLOW else []) for c in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_shortcuts_stay_within_their_error(case: str) -> None:
     name, sets = CASES[case]
     quick, errors = _steps(name, sets, "auto")
