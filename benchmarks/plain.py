@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from models.machine import Machine
-from models.work import Work
 from schedules.program import Launch, Program
 
 RESIDENT = ("dispatch_send", "dispatch_recv", "combine_send", "combine_recv")
@@ -45,28 +45,38 @@ def alone(program: Program, machine: Machine, layer: int = 0) -> Alone:
 
 def _of_class(program: Program, machine: Machine, index: int, layer: int) -> Alone:
     compute = resident = transfer = 0.0
-    for work, ns in _times(program, machine, index, layer):
-        if work.kind in RESIDENT:
-            resident += ns
-        elif work.kind in TRANSFERS:
-            transfer += ns
+    for kernel in kernels_alone(program, machine, index, layer):
+        if kernel.kind in RESIDENT:
+            resident += kernel.ns
+        elif kernel.kind in TRANSFERS:
+            transfer += kernel.ns
         else:
-            compute += ns
+            compute += kernel.ns
     return Alone(compute, resident, transfer)
 
 
-def _times(
-    program: Program, machine: Machine, index: int, layer: int
-) -> Iterator[tuple[Work, int]]:
+class KernelAlone(NamedTuple):
+    """A kernel's or a flight's time alone; `op` is the exchange's name for a flight."""
+
+    kind: str
+    op: str
+    ns: int
+
+
+def kernels_alone(
+    program: Program, machine: Machine, index: int = -1, layer: int = 0
+) -> Iterator[KernelAlone]:
+    """The kernels and flights of one layer of a class of ranks (the last is the busiest)."""
     steps = program.classes[index].steps
     ops = [s.op for s in steps if isinstance(s, Launch) and s.op.layer == layer]
     flown = {op.exchange for op in ops if op.role == "send"}
     for op in ops:
         sms = op.grid.enforced_budget or machine.num_sms
-        yield op.work, machine.costs.alone(op.work, op.grid, sms).ns
+        yield KernelAlone(op.work.kind, op.name, machine.costs.alone(op.work, op.grid, sms).ns)
     for exchange in program.exchanges:
         if exchange.name in flown and exchange.flight is not None:
-            yield exchange.flight, machine.costs.alone(exchange.flight, op.grid, machine.num_sms).ns
+            ns = machine.costs.alone(exchange.flight, op.grid, machine.num_sms).ns
+            yield KernelAlone("flight", exchange.name, ns)
 
 
 def predictions(whole: Alone, halves: Alone) -> dict[str, float]:
