@@ -46,7 +46,7 @@ def by_engine(group: Group, schedule: str, machine: Machine) -> tuple[Prediction
     program = group.on(machine).program(schedule)
     timeline = predicted(program, machine)
     ns = makespan_ns(timeline)
-    doubts = _doubts(program, machine, timeline)
+    doubts = doubts_of(program, machine, timeline)
     low = high = float(ns)
     if group.launch == "eager" or group.batch.phase == "prefill":
         low, high = _phases(program, machine, ns)
@@ -61,7 +61,7 @@ def _phases(program: Program, machine: Machine, ns: float) -> tuple[float, float
     return ns * spread.low_ns / in_phase, ns * spread.high_ns / in_phase
 
 
-def _doubts(program: Program, machine: Machine, timeline: Timeline) -> dict[str, float]:
+def doubts_of(program: Program, machine: Machine, timeline: Timeline) -> dict[str, float]:
     """Time on the critical path x the relative uncertainty of its cost: by kind, but for kernels that
     multiply, which share the clock and err together, and for the host."""
     ops = {(rank, op.name): op for rank in program.ranks for op in program.launches(rank)}

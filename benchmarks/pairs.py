@@ -1,0 +1,202 @@
+"""Pairs of loops: what is predicted, written down before they are measured, and how far off it was.
+
+    python -m benchmarks.pairs predict -o benchmarks/data/pairs_predicted.jsonl
+    python -m benchmarks.pairs compare benchmarks/data/pairs_h200_2x.jsonl \\
+        -o docs/measurements/pairs-h200-ep2.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from math import hypot
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from benchmarks.gated import gate_machine
+from benchmarks.pairs_document import document, outcomes
+from benchmarks.pairs_plan import (
+    GATE_NS,
+    RANKS,
+    Pair,
+    Parts,
+    Period,
+    alone_ns,
+    call_counts,
+    late_ns,
+    loops,
+    pairs,
+    parts_of,
+    period,
+)
+from benchmarks.validation_predictors import doubts_of
+from models.machine import Machine
+from models.profile import load_machine
+from schedules.program import Op, Program
+from schedules.timeline import Timeline
+from simulator import simulate
+from simulator.bands import band
+
+PREDICTED = Path(__file__).with_name("data") / "pairs_predicted.jsonl"
+SEEDS = range(6)
+
+
+def predictions(machine: Machine, wanted: Iterable[Pair]) -> list[dict[str, Any]]:
+    """A record a pair: ns of one call of each loop alone and beside the other; of uncapped pairs also
+    the makespan of both loops and its band."""
+    return [predict(pair, machine) for pair in wanted]
+
+
+def predict(pair: Pair, machine: Machine) -> dict[str, Any]:
+    """The record of one pair; ValueError when the loops do not cover each other."""
+    parts, timed = parts_of(pair, machine), gate_machine(machine)
+    counts, late = call_counts(pair, parts, machine), late_ns(pair, parts, machine)
+    program = loops(pair, parts, counts, late)
+    beside = simulate(program, timed, fold=False, counters=False)
+    found: dict[str, Any] = {
+        "pair": pair.name,
+        "family": pair.compute.family,
+        "exchange": pair.exchange,
+        "capped": pair.capped,
+        "offset": pair.offset,
+        "profile": machine.name,
+        "sha256": machine.profile_sha256,
+        "counts": counts,
+        "late_ns": late,
+        "alone": {
+            "compute": _loop(pair, _alone(pair, parts, timed, (counts[0], 0)), 0),
+            "exchange": _loop(pair, _alone(pair, parts, timed, (0, counts[1])), 1),
+        },
+        "beside": {"compute": _loop(pair, beside, 0), "exchange": _loop(pair, beside, 1)},
+        "error": {
+            "compute": _error([parts.compute], machine),
+            "exchange": _error(parts.exchange[0], machine),
+        },
+        "makespan_ns": _makespan_ns(beside),
+    }
+    if not pair.capped:
+        found["band_ns"] = _band_ns(pair, parts, counts, machine, program, beside)
+        found["bands_ns"] = _bands_ns(pair, parts, counts, timed, found)
+    return found
+
+
+def _alone(pair: Pair, parts: Parts, timed: Machine, counts: tuple[int, int]) -> Timeline:
+    return simulate(loops(pair, parts, counts), timed, fold=False, counters=False)
+
+
+def _loop(pair: Pair, timeline: Timeline, which: int) -> dict[str, Any]:
+    """One loop's period, the mean of the ranks'."""
+    periods = []
+    for rank in range(RANKS):
+        ends: tuple[list[float], list[float]] = ([], [])
+        for span in sorted(timeline.of_rank(rank), key=lambda span: span.end_ns):
+            if span.op[0] in "cx" and not span.op.endswith("notify"):
+                ends["cx".index(span.op[0])].append(span.end_ns)
+        found = period(ends[which], ends[1 - which])
+        if found is None:
+            raise ValueError(f"{pair.name}: fewer than three calls ran beside the other loop")
+        periods.append(found)
+    return asdict(
+        Period(
+            mean(p.median_ns for p in periods),
+            mean(p.mean_ns for p in periods),
+            min(p.seen for p in periods),
+        )
+    )
+
+
+def _error(ops: Sequence[Op], machine: Machine) -> float:
+    """Relative uncertainty of the ops' time together."""
+    total = sum(alone_ns(op, machine) for op in ops)
+    return (
+        hypot(
+            *(
+                alone_ns(op, machine)
+                * machine.costs.alone(op.work, op.grid, _sms(op, machine)).rel_error
+                for op in ops
+            )
+        )
+        / total
+    )
+
+
+def _sms(op: Op, machine: Machine) -> int:
+    return op.grid.enforced_budget or machine.num_sms
+
+
+def _makespan_ns(timeline: Timeline) -> int:
+    gates = [span.end_ns for span in timeline.spans if span.op == "gate"]
+    return timeline.makespan_ns - max(gates)
+
+
+def _band_ns(
+    pair: Pair,
+    parts: Parts,
+    counts: tuple[int, int],
+    machine: Machine,
+    program: Program,
+    beside: Timeline,
+) -> tuple[float, float]:
+    """Least and most makespan: ranks up to one compute kernel out of step, in either order, and what the
+    costs on the critical path leave open. It knows nothing of the pair's own offset."""
+    timed = gate_machine(machine)
+    spread = band(
+        loops(pair, parts, counts), timed, skew_ns=alone_ns(parts.compute, machine), seeds=SEEDS
+    )
+    noise = hypot(*doubts_of(program, timed, beside).values())
+    return spread.low_ns - GATE_NS - noise, spread.high_ns - GATE_NS + noise
+
+
+def _bands_ns(
+    pair: Pair, parts: Parts, counts: tuple[int, int], timed: Machine, found: dict[str, Any]
+) -> dict[str, tuple[float, float]]:
+    """The same for one call of each loop: the phases of `simulator.bands`, then the costs' error."""
+    program, skew_ns = loops(pair, parts, counts), alone_ns(parts.compute, timed)
+    timelines = [
+        simulate(program, timed, fold=False, skew_ns=skew_ns, seed=seed, counters=False)
+        for seed in SEEDS
+    ]
+    bands = {}
+    doubt = max(found["error"].values())
+    for which, name in enumerate(("compute", "exchange")):
+        times = [_loop(pair, timeline, which)["mean_ns"] for timeline in timelines]
+        times.append(found["beside"][name]["mean_ns"])
+        bands[name] = (min(times) * (1 - doubt), max(times) * (1 + doubt))
+    return bands
+
+
+def main() -> None:
+    """Parse; predict, or compare."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("what", choices=("predict", "compare"))
+    parser.add_argument("measured", type=Path, nargs="?")
+    parser.add_argument("--profile", default="h200-2x-nvlink-measured")
+    parser.add_argument("--predicted", type=Path, default=PREDICTED)
+    parser.add_argument("-o", "--output", type=Path)
+    arguments = parser.parse_args()
+    if arguments.what == "predict":
+        found = predictions(load_machine(arguments.profile), pairs())
+        text = "".join(json.dumps(record) + "\n" for record in found)
+    else:
+        if arguments.measured is None:
+            parser.error("compare needs the file of measured pairs")
+        measured = read(arguments.measured)
+        text = document(outcomes(read(arguments.predicted), measured), measured)
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of records."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+if __name__ == "__main__":
+    main()
