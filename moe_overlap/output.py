@@ -38,9 +38,12 @@ def progress() -> Iterator[Progress]:
 
 
 def writable(target: Path) -> Path:
-    """The target, its folder made; Refused when it is a folder or its folder cannot be made."""
+    """The target, its folder made; Refused when it is a folder, a device or a pipe (writing renames
+    onto the target, which would replace those), or its folder cannot be made."""
     if target.is_dir():
         raise Refused(f"{target}: is a directory, a file is needed")
+    if target.exists() and not target.is_file():
+        raise Refused(f"{target}: is not a regular file")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -83,6 +83,8 @@ def _fault(detail: Mapping[str, Any], document: Document) -> ScenarioError:
         return document.error(path, str(detail["ctx"]["error"]), value=value or ABSENT)
     if kind == "string_pattern_mismatch":
         return document.error(path, f"must match {detail['ctx']['pattern']}", value=value)
+    if kind in ("too_short", "string_too_short"):
+        return document.error(path, f"is empty; it needs {_need(info)}", value=value)
     inside = isinstance(path[-1], int) or info is None
     need = _INSIDE.get(kind, _need(info)) if inside else _need(info)
     return document.error(path, f"needs {need}", value=value)

@@ -85,7 +85,12 @@ def _replaced(data: Any, path: KeyPath, value: Any, origin: str, done: tuple[Key
     if data is None:
         data = {}
     if not isinstance(data, dict):
-        raise ScenarioError("is not a mapping, it has no keys", where=origin, value=data)
+        raise ScenarioError(
+            "is not a mapping, it has no keys",
+            where=origin,
+            key=".".join(map(str, done)),
+            value=data,
+        )
     known = keys_at(done)
     if known and head not in known:
         raise ScenarioError(

@@ -5,8 +5,10 @@ that a reader never sees half a document; reading turns every fault into one mes
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -24,18 +26,22 @@ T = TypeVar("T")
 
 
 def write_beside(path: Path, content: str | bytes) -> None:
-    """Writes `content` (text as UTF-8) beside `path`, then renames it onto `path`.
+    """Writes `content` (text as UTF-8) beside `path`, then renames it onto `path`; a link is followed.
 
-    OSError as the system gives it; the file beside is removed then, and `path` is untouched.
+    OSError with the name of `path`; the file beside is removed then, and `path` is untouched.
     """
     data = content.encode() if isinstance(content, str) else content
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    target = Path(os.path.realpath(path))
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with beside.open("xb") as file:
             file.write(data)
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
+        beside.replace(target)
+    except BaseException as error:
+        with suppress(OSError):
+            beside.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
 
 

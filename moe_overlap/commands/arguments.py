@@ -32,8 +32,9 @@ ScheduleOption = Annotated[
 
 
 def check_settings(settings: list[str] | None) -> list[str]:
-    """The settings; a usage error for one without an equals sign."""
+    """The settings; a usage error for one without a key or an equals sign."""
     for setting in settings or []:
-        if "=" not in setting:
+        key, equals, _ = setting.partition("=")
+        if not key.strip() or not equals:
             raise typer.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
     return settings or []

@@ -46,14 +46,17 @@ def hardware(
 def _write_skeleton(target: Path, name: str, base: str) -> None:
     from models.profile_skeleton import skeleton
     from moe_overlap.output import writable
+    from schedules.files import write_beside
 
-    writable(target).write_text(skeleton(name, base), encoding="utf-8")
+    write_beside(writable(target), skeleton(name, base))
 
 
 def _write_merged(target: Path, name: str, base: str, table: str, timings: Path) -> None:
     from models.profile_skeleton import merged
     from moe_overlap.output import writable
+    from schedules.files import write_beside
 
     found = merged(name, base, table, timings)
-    writable(target).write_text(found.profile, encoding="utf-8")
-    (target.parent / found.table_name).write_text(found.table, encoding="utf-8")
+    target = writable(target)
+    write_beside(writable(target.parent / found.table_name), found.table)
+    write_beside(target, found.profile)

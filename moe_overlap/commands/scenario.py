@@ -40,6 +40,7 @@ def scenario(
     from scenarios.from_flags import Assumptions, scenario_from_flags
     from scenarios.load import check
     from scenarios.resolve import resolve
+    from schedules.files import write_beside
 
     assumptions = Assumptions(hardware, phase, batch, tokens)
     written = scenario_from_flags(from_flags, assumptions)
@@ -47,6 +48,6 @@ def scenario(
     if output is None:
         typer.echo(written.text, nl=False)
     else:
-        writable(output).write_text(written.text, encoding="utf-8")
+        write_beside(writable(output), written.text)
     for word in written.unused:
         typer.echo(f"not used: {word}", err=True)

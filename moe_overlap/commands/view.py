@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moe_overlap.commands.arguments import OutputOption
-from moe_overlap.errors import MachineLacks
+from moe_overlap.errors import MachineLacks, Refused
 
 if TYPE_CHECKING:
     from schedules.timeline import Timeline
@@ -18,6 +18,7 @@ FilesArgument = Annotated[
 ]
 TermOption = Annotated[bool, typer.Option("--term", help="Draw one layer in the terminal.")]
 _PERFETTO = (".pftrace", ".perfetto-trace")
+_PAGES = (".html", ".htm")
 
 
 def view(files: FilesArgument, output: OutputOption = None, term: TermOption = False) -> None:
@@ -31,7 +32,7 @@ def view(files: FilesArgument, output: OutputOption = None, term: TermOption = F
         for name, timeline in timelines.items():
             stdout().print(name, timeline_text(timeline), sep="\n")
         return
-    target = writable(output or Path("reports") / f"{files[0].stem}.html")
+    target = writable(_of_a_format(output or Path("reports") / f"{files[0].stem}.html"))
     _write(target, timelines)
     stdout().print(str(target), soft_wrap=True)
 
@@ -46,6 +47,13 @@ def _named(files: list[Path]) -> dict[str, Timeline]:
         for stem, path in zip(stems, files, strict=True)
     ]
     return {name: read_timeline(path) for name, path in zip(names, files, strict=True)}
+
+
+def _of_a_format(target: Path) -> Path:
+    allowed = (*_PAGES, ".png", *_PERFETTO)
+    if target.suffix not in allowed and not target.is_dir():
+        raise Refused(f"{target}: its ending names no format; allowed: {', '.join(allowed)}")
+    return target
 
 
 def _write(target: Path, timelines: dict[str, Timeline]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from itertools import pairwise
@@ -43,12 +44,12 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("case", SCENARIOS)
-def test_a_bad_scenario_is_one_message(call: Run, tmp_path: Path, case: str) -> None:
+def test_a_bad_scenario_is_one_message(run: Run, tmp_path: Path, case: str) -> None:
     old, new, words = SCENARIOS[case]
     assert old in TINY
     path = tmp_path / "bad.yaml"
     path.write_text(TINY.replace(old, new, 1))
-    done = call("compare", str(path), "--html", "report.html", "--json")
+    done = run("compare", str(path), "--html", "report.html", "--json")
     assert done.returncode == 1, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
@@ -58,14 +59,14 @@ def test_a_bad_scenario_is_one_message(call: Run, tmp_path: Path, case: str) -> 
 
 
 @pytest.mark.parametrize("name", ["absent.yaml", ".", "junk.yaml", "bomb.yaml", "nonsense"])
-def test_what_is_no_scenario_at_all(call: Run, tmp_path: Path, name: str) -> None:
+def test_what_is_no_scenario_at_all(run: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "junk.yaml").write_bytes(bytes(range(256)) * 8)
     names = "abcdefgh"
     (tmp_path / "bomb.yaml").write_text(
         "a: &a [x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n" for old, new in pairwise(names))
     )
-    done = call("compare", name)
+    done = run("compare", name)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
     assert name in done.stderr
@@ -78,39 +79,84 @@ def test_what_is_no_scenario_at_all(call: Run, tmp_path: Path, name: str) -> Non
         ("compare",),
         ("compare", "tiny", "--no-such-option"),
         ("compare", "tiny", "--set", "parallel.ep"),
+        ("compare", "tiny", "--set", "=3"),
         ("simulate", "tiny"),
         ("no-such-command",),
         ("view",),
     ],
 )
-def test_usage_errors_are_status_two(call: Run, arguments: tuple[str, ...]) -> None:
-    done = call(*arguments)
+def test_usage_errors_are_status_two(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Usage:" in done.stderr
 
 
-def test_what_cannot_be_written_is_one_message(call: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_one_message(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for target in ("file/page.html", ".", "/proc/page.html"):
-        done = call("compare", "tiny", "--html", target, "--json")
+        done = run("compare", "tiny", "--html", target, "--json")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("error: ")
         assert "Traceback" not in done.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
-def test_an_override_is_named_as_the_origin(call: Run) -> None:
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    done = run("simulate", "tiny", "--schedule", "tbo", "-o", "pipe.json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: pipe.json: is not a regular file\n"
+    assert (tmp_path / "pipe.json").is_fifo()
+
+
+def test_a_link_is_written_through(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to("there.json")
+    assert run("simulate", "tiny", "--schedule", "tbo", "-o", "link.json").returncode == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "there.json").read_text().startswith("{")
+
+
+def test_a_file_that_cannot_be_written_is_called_by_its_own_name(run: Run) -> None:
+    done = run("simulate", "tiny", "--schedule", "tbo", "-o", "/proc/timeline.json")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: /proc/timeline.json: ")
+
+
+def test_a_picture_needs_an_ending_that_names_a_format(run: Run, tmp_path: Path) -> None:
+    assert run("simulate", "tiny", "--schedule", "tbo", "-o", "tbo.json").returncode == 0
+    done = run("view", "tbo.json", "-o", "new/page.pdf")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "new/page.pdf: its ending names no format; allowed: .html" in done.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tbo.json"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("name.x=1", "name = 'Tiny layer, decode, two ranks': is not a mapping"),
+        ("schedules=[]", "schedules = []: is empty; it needs a list"),
+        ("hardware=''", "hardware = '': is empty; it needs text"),
+    ],
+)
+def test_a_setting_names_its_key_and_fault(run: Run, setting: str, words: str) -> None:
+    done = run("compare", "tiny", "--set", setting)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: --set {setting}: ")
+    assert words in done.stderr
+
+
+def test_an_override_is_named_as_the_origin(run: Run) -> None:
     setting = "schedules=[tbo, {name: mine, ops: P Q, delta: 9}]"
-    done = call("compare", "tiny", "--set", setting)
+    done = run("compare", "tiny", "--set", setting)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: --set {setting}: schedules.1")
 
 
-def test_view_refuses_what_is_no_timeline(call: Run, tmp_path: Path) -> None:
+def test_view_refuses_what_is_no_timeline(run: Run, tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text('{"schema": 1, "spans": [')
     (tmp_path / "other.json").write_text('{"a": 1}')
     for name in ("half.json", "other.json", "absent.json", "."):
-        done = call("view", name)
+        done = run("view", name)
         assert (done.returncode, done.stdout) == (1, "")
         assert name in done.stderr
         assert "Traceback" not in done.stderr
