@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -13,12 +14,13 @@ from viz.figures import COLUMNS
 Document = Mapping[str, Any]
 
 
-def compare_table(document: Document) -> Table:
-    """The schedules of a `compare` document as one table of at most 80 columns for the usual names.
+def compare_table(document: Document) -> Group:
+    """A title, and the schedules of a `compare` document as one table of at most 80 columns for the
+    usual names.
 
     The winner's row is bold. A refused schedule has dashes for figures; `refusals` gives the reasons.
     """
-    table = Table(title=_title(document), title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("schedule", no_wrap=True)
     shown = [column for column in COLUMNS if column.short]
     for column in shown:
@@ -27,7 +29,7 @@ def compare_table(document: Document) -> Table:
         style = "bold green" if row["name"] == document.get("best") else ""
         style = "dim" if row.get("refused") else style
         table.add_row(_name(row), *(column.text(row) for column in shown), style=style)
-    return table
+    return Group(Text(_title(document), style="italic"), table)
 
 
 def refusals(document: Document) -> list[Text]:
