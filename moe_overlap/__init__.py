@@ -55,6 +55,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_HOMES[name]), name)
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def _check_packages() -> None:
     """The packages beside this one have plain names; another `models` first on the path is an error."""
     root = Path(__file__).resolve().parent.parent

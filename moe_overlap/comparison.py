@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from models.sglang_rules import Refused
 from moe_overlap.answers.collect import Answers, answers_of
 from moe_overlap.document import comparison_document
 from moe_overlap.fidelity import Fidelity
 from moe_overlap.outcome import predict
+from moe_overlap.prediction import program_of
 from moe_overlap.row import Row
 from scenarios.resolve import Resolved, resolve
 from scenarios.schema import Scenario
@@ -54,6 +57,7 @@ def compare(
     largest batches under that latency (between tokens in decode, to the first token in prefill)."""
     progress(f"resolving {scenario.name}")
     resolved = resolve(scenario)
+    _check_own(resolved)
     rows = []
     for choice in resolved.schedules:
         progress(f"predicting {choice.name}")
@@ -61,3 +65,11 @@ def compare(
     progress("looking for largest batches and for what would flip the verdict")
     answers = answers_of(resolved, rows, fidelity=fidelity, limit_ms=limit_ms)
     return Comparison(resolved, tuple(rows), answers, fidelity)
+
+
+def _check_own(resolved: Resolved) -> None:
+    """A user's schedule that cannot be built is an error before anything is predicted."""
+    for choice in resolved.schedules:
+        if choice.ops is not None or choice.lines is not None:
+            with suppress(Refused):
+                program_of(resolved, choice, layers=1)

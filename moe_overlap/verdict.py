@@ -61,6 +61,8 @@ def _race(document: Mapping[str, Any], rows: Mapping[str, Any], best: Mapping[st
     if document["runner_up"] is None:
         return f"{name} is the only schedule that can run: a step takes {step} µs."
     second = rows[document["runner_up"]]
+    if not document["margin_us"]:
+        return f"A step takes {step} µs with {name} and with {second['name']} alike."
     lead = (
         f"A step takes {step} µs with {name} and {second['step_us']} µs with {second['name']}, "
         f"the next best: {document['margin_us']} µs apart"
@@ -84,7 +86,9 @@ def _exposure(best: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
         return f"{facts} it hides more communication than the work that it adds."
     if shorter > 0:
         return f"{facts} what {rival['name']} hides, it pays back in slower or repeated work."
-    return f"{facts} their layers are alike, the difference is outside them."
+    if not hidden and not shorter:
+        return f"{facts} their layers are alike."
+    return f"{facts} what it gains lies outside these layers."
 
 
 def _path(row: Mapping[str, Any]) -> str:

@@ -70,7 +70,9 @@ def note_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def shortcuts_line(document: Mapping[str, Any]) -> str:
-    """What was simulated, and the largest error that its shortcuts may have."""
+    """What was simulated, and the largest error that its shortcuts may have; nothing where nothing was."""
+    if all(row["step_us"] is None for row in document["schedules"]):
+        return ""
     shortcuts = document["shortcuts"]
     errors = [error for error in shortcuts["error"].values() if error is not None]
     if shortcuts["fidelity"] == "full":

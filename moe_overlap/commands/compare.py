@@ -110,9 +110,8 @@ def _print_table(result: Comparison, target: Path | None) -> None:
         console.print(line)
     best = document["best"]
     console.print(f"\n{'No schedule fits' if best is None else f'{best}: ' + document['verdict']}.")
-    for line in document["answers"]["lines"]:
-        console.print(line)
-    console.print(document["why"], highlight=False)
-    console.print(shortcuts_line(document))
+    for line in (*document["answers"]["lines"], document["why"], shortcuts_line(document)):
+        if line:
+            console.print(line)
     if target is not None:
         console.print(f"report: {target}", highlight=False, soft_wrap=True)

@@ -29,7 +29,7 @@ def fusion(
 ) -> None:
     """Which rule decides whether a scenario's shared expert is fused, and what that changes."""
     if [scenario is not None, document, product].count(True) != 1:
-        raise typer.BadParameter("needs one of SCENARIO, --document and --product")
+        raise typer.BadParameter("needs exactly one of SCENARIO, --document and --product")
     if scenario is None and (settings or (document and as_json)):
         raise typer.BadParameter("--set needs a SCENARIO, and --document has no JSON")
     if document:
