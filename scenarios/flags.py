@@ -15,6 +15,7 @@ from models.sglang_rules import RULES_DIR
 from scenarios.errors import ScenarioError
 
 _WHERE = "--from-flags"
+_LAUNCHERS = ("-m sglang.launch_server", "-m sglang")  # what starts the server is no flag of it
 
 
 class _Section(BaseModel):
@@ -85,7 +86,8 @@ def parse_launch(command: str, table: FlagTable) -> Launch:
         flag = spelled.get(word)
         follows = _operands(words, at)
         if flag is None:
-            unused += [" ".join([words[at], *follows])] if word.startswith("-") else []
+            unknown = " ".join([words[at], *follows])
+            unused += [unknown] if word.startswith("-") and unknown not in _LAUNCHERS else []
             at += 1 + len(follows)
             continue
         operands = [inline] if inline else follows

@@ -19,6 +19,8 @@ def refusal_of(request: Request) -> Refusal | None:
         return _sbo_refusal(request)
     if request.name == "tbo":
         return _tbo_refusal(request)
+    if request.ops is not None:
+        return _cap_refusal(request, _largest_child(request))
     return _cap_refusal(request, max(request.batch.tokens))
 
 
@@ -101,8 +103,11 @@ def _tbo_refusal(request: Request) -> Refusal | None:
     failed = vote_refusal(
         rules, [_vote(request, r, cut.seq_index) for r, cut in enumerate(request.children[0].cuts)]
     )
-    largest = max(max(child.batch.tokens) for child in request.children)
-    return failed or _cap_refusal(request, largest)
+    return failed or _cap_refusal(request, _largest_child(request))
+
+
+def _largest_child(request: Request) -> int:
+    return max(max(child.batch.tokens) for child in request.children)
 
 
 def _vote(request: Request, rank: int, seq_index: int) -> RankVote:
