@@ -33,7 +33,7 @@ def _row(resolved: Resolved, order: str, suffix: str) -> dict[str, Any]:
     known: dict[str, Any] = {"order": order, "kernels": KERNELS[suffix], "name": order + suffix}
     empty = {"variant": None, "layer_us": None, "step_us": None, "exposed_comm_us": None}
     try:
-        row = predict(resolved, ScheduleChoice(order + suffix), allow_refused=True)
+        row = predict(resolved, ScheduleChoice(order + suffix), allow_refused=True, fidelity="fast")
     except InputError as error:
         return {**known, **empty, "refused": {"rule": "input", "reason": str(error)}}
     refused = {"rule": row.refused.rule, "reason": row.refused.reason} if row.refused else None
