@@ -69,15 +69,6 @@ class Beside:
     rho: float
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A normal-mode transfer: bytes over the busier direction of its ports, SMs, time."""
-
-    nbytes: float
-    sms: int
-    us: float
-
-
 def fit_form(points: Sequence[Timed], peaks: Peaks, grid: GridKind) -> Fit:
     """`floor_us`, `compute`, `memory` and `p` of `models.forms.Form`, by least squares of log times."""
 
@@ -95,44 +86,6 @@ def fit_form(points: Sequence[Timed], peaks: Peaks, grid: GridKind) -> Fit:
         start=(floor, 0.6, 0.6, 2.0),
         low=(0.0, 0.01, 0.01, 0.7),
         high=(max(30.0, 2 * floor), 1.0, 1.0, 6.0),
-    )
-
-
-def fit_transfer(points: Sequence[Moved]) -> Fit:
-    """`floor_us`, `gbps_per_sm` and `cap_gbps` of `a + bytes / min(k * SMs, cap)` (bytes per ns)."""
-
-    def residuals(v: Vector) -> Vector:
-        return np.array(
-            [math.log(p.us / (v[0] + p.nbytes / min(v[1] * p.sms, v[2]) / 1e3)) for p in points],
-            dtype=np.float64,
-        )
-
-    least = min(p.us for p in points)
-    return _least_squares(
-        residuals,
-        ("floor_us", "gbps_per_sm", "cap_gbps"),
-        start=(least / 2, 15.0, 250.0),
-        low=(0.1, 0.5, 5.0),
-        high=(max(1.0, least), 200.0, 2000.0),
-    )
-
-
-def fit_line(sizes: Sequence[float], us: Sequence[float]) -> Fit:
-    """`floor_us` and `gbps` of `a + bytes / rate`."""
-
-    def residuals(v: Vector) -> Vector:
-        return np.array(
-            [math.log(t / (v[0] + n / v[1] / 1e3)) for n, t in zip(sizes, us, strict=True)],
-            dtype=np.float64,
-        )
-
-    least = min(us)
-    return _least_squares(
-        residuals,
-        ("floor_us", "gbps"),
-        start=(least / 2, 150.0),
-        low=(0.1, 0.5),
-        high=(max(1.0, least), 5000.0),
     )
 
 

@@ -9,17 +9,14 @@ from typing import Any
 from models.errors import InputError
 from models.sglang_rules import Note, Refusal
 from models.sglang_rules import Refused as RuleRefused
-from models.sglang_sbo import is_blackwell, select_variant
 from moe_overlap.errors import Refused
 from scenarios.errors import KeyPath
 from scenarios.resolve import Resolved, ScheduleChoice
-from schedules.builders import Fold, notes, refusal
+from schedules.builders import Fold, notes, refusal, variant
 from schedules.builders import build as build_schedule
 from schedules.program import Begin, Program
 from schedules.timeline import Timeline
 from simulator import simulate as simulate_program
-
-CUDA = (12, 8)
 
 
 def build(
@@ -127,7 +124,6 @@ def _options(resolved: Resolved, choice: ScheduleChoice) -> dict[str, Any]:
         "launch": None if runtime.launch == "auto" else runtime.launch,
         "env": runtime.env,
         "threshold": runtime.tbo_token_distribution_threshold,
-        "cuda": CUDA,
         "ops": choice.ops,
         "delta": choice.delta,
         "lines": choice.lines,
@@ -136,21 +132,14 @@ def _options(resolved: Resolved, choice: ScheduleChoice) -> dict[str, Any]:
 
 
 def variant_of(resolved: Resolved, choice: ScheduleChoice) -> str:
-    """What a name stands for here: `sbo` is the variant that device, runner, environment and backend
-    select; `sbo` itself when they select none."""
-    base, plus, shared = resolved.built_name(choice).partition("+")
-    if base == "sbo":
-        deployment, rules = resolved.deployment, resolved.rules
-        outside = resolved.scenario.runtime.env.get(rules.sbo.outside_env, "0")
-        selected = select_variant(
-            rules,
-            blackwell=is_blackwell(rules, deployment.machine.compute_capability, CUDA),
-            runner=deployment.moe_runner,
-            outside=outside.lower() in ("1", "true", "yes", "y"),
-            backend=deployment.a2a.backend,
-        )
-        base = f"sbo.{selected}" if selected else base
-    return base + plus + shared
+    """What a name stands for here: `sbo` is the variant that is selected, itself when none is."""
+    return variant(
+        resolved.built_name(choice),
+        resolved.deployment,
+        resolved.batch,
+        resolved.routing,
+        **_options(resolved, choice),
+    )
 
 
 def launch_of(program: Program) -> str:

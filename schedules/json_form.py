@@ -88,12 +88,6 @@ def timeline_from_json(document: object) -> Timeline:
     return timeline
 
 
-def kind_of(document: object) -> str:
-    """The `kind` that a document declares, "" when it declares none."""
-    kind = document.get("kind") if isinstance(document, dict) else None
-    return kind if isinstance(kind, str) else ""
-
-
 def _opened(document: object, kind: str, keys: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise FormError(f"expected an object of kind {kind!r}")

@@ -63,6 +63,7 @@ def calibrate(
 ) -> None:
     """Measure this machine's GPUs and write their hardware profile."""
     from moe_overlap.output import stdout, writable
+    from schedules.files import write_beside
 
     target = writable(output)
     store = records or target.with_suffix(".records.jsonl")
@@ -72,8 +73,8 @@ def calibrate(
         scenarios = {"prefill": prefill, "decode": decode}
         failed = _measured(store, gpus, Asked(scenarios, minutes, quick, seed, compile_ahead))
     made = _fitted(store, target, base, seed)
-    target.write_text(made.profile, encoding="utf-8")
-    target.with_name(made.points_file).write_text(made.points, encoding="utf-8")
+    write_beside(writable(target.with_name(made.points_file)), made.points)
+    write_beside(target, made.profile)
     console = stdout()
     for line in (*_summary(made), *(f"not measured: {name}" for name in failed)):
         console.print(line, soft_wrap=True)

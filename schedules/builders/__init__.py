@@ -6,6 +6,13 @@ into it, layer by layer.
 """
 
 from schedules.builders.request import Fold
-from schedules.builders.schedule import build, build_request, notes, refusal, schedule_names
+from schedules.builders.schedule import (
+    build,
+    build_request,
+    notes,
+    refusal,
+    schedule_names,
+    variant,
+)
 
-__all__ = ["Fold", "build", "build_request", "notes", "refusal", "schedule_names"]
+__all__ = ["Fold", "build", "build_request", "notes", "refusal", "schedule_names", "variant"]

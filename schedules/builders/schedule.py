@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -111,6 +112,19 @@ def refusal(
     prepared = prepare(Request(name, deployment, batch, routing, **options))
     _check_name(prepared.request)
     return prepared.refusal or refusal_of(prepared.request)
+
+
+def variant(
+    name: str, deployment: Deployment, batch: Batch, routing: Routing, **options: Any
+) -> str:
+    """What a name stands for here: `sbo` is the variant that device, runner, environment and backend
+    select; `sbo` itself when they select none. The options are those of `build`."""
+    options.setdefault("layers", 1)
+    base, plus, shared = name.partition("+")
+    if base == "sbo":
+        with suppress(Refused):
+            base = f"sbo.{selected_variant(Request(base, deployment, batch, routing, **options))}"
+    return base + plus + shared
 
 
 def notes(

@@ -13,12 +13,9 @@ from models.counts import elementwise, gemm
 from models.fit import (
     Beside,
     MissingFitLibrary,
-    Moved,
     Timed,
     fit_form,
-    fit_line,
     fit_slowdown,
-    fit_transfer,
 )
 from models.forms import Form, Peaks
 
@@ -83,25 +80,6 @@ def test_what_the_data_do_not_bind_is_said(noise: np.random.Generator) -> None:
     assert low < 0.6 < high
 
 
-def test_a_transfer_is_recovered(noise: np.random.Generator) -> None:
-    points = [
-        Moved(size, sms, noisy(20.0 + size / min(17.0 * sms, 330.0) / 1e3, noise))
-        for size in (1e6, 8e6, 6e7, 2e8)
-        for sms in (8, 12, 16, 20, 24, 32)
-    ]
-    fit = fit_transfer(points)
-    assert fit.value("floor_us") == pytest.approx(20.0, rel=0.15)
-    assert fit.value("gbps_per_sm") == pytest.approx(17.0, rel=0.05)
-    assert fit.value("cap_gbps") == pytest.approx(330.0, rel=0.06)
-
-
-def test_a_line_is_recovered(noise: np.random.Generator) -> None:
-    sizes = [1e5, 1e6, 3e6, 1e7, 3e7]
-    fit = fit_line(sizes, [noisy(11.0 + size / 280.0 / 1e3, noise) for size in sizes])
-    assert fit.value("floor_us") == pytest.approx(11.0, rel=0.1)
-    assert fit.value("gbps") == pytest.approx(280.0, rel=0.1)
-
-
 def test_interference_is_recovered_and_never_negative(noise: np.random.Generator) -> None:
     points = [
         Beside(noisy(1 + 0.18 * busy + 0.16 * rho / (1 - rho), noise), busy, rho)
@@ -127,4 +105,4 @@ def test_without_scipy_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(MissingFitLibrary, match=r"moe-overlap\[calibrate\]"):
-        fit_line([1e5, 1e6], [12.0, 15.0])
+        fit_slowdown([Beside(1.2, 0.5, 0.2), Beside(1.4, 0.8, 0.5)], rho_cap=0.9)
