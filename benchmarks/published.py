@@ -16,12 +16,17 @@ from pathlib import Path
 
 import moe_overlap as mo
 from benchmarks.plain import alone, kernels_alone, predictions
+from models.kv_cache import kv_bytes_per_token
+from models.memory import GIB
+from moe_overlap.memory_fit import Fit, fit_of
+from moe_overlap.outcome import Programs
 from moe_overlap.prediction import build
 
 DATA = Path(__file__).parent / "data"
 DECODE, PREFILL = "deepseek-v3-h100-ep72-decode", "deepseek-v3-h100-ep32-prefill"
 SIZE = {DECODE: "phase.decode.batch_per_rank", PREFILL: "phase.prefill.tokens_per_rank"}
 CURVES = {DECODE: (16, 32, 64, 96, 128, 192, 256), PREFILL: (2048, 4096, 8192, 16384)}
+MEMORY_PARTS = ("weights", "kv_cache", "exchange_buffers", "activations", "reserve")
 CLASSES = {
     "Dispatch": (
         "dispatch",
@@ -201,6 +206,27 @@ def _growth(alpha: float) -> None:
         print(f"   {name:16s} {cells}")
 
 
+def fit_at(size: int, schedule: str, alpha: float) -> tuple[Fit, int]:
+    """Memory of a prefill step of so many tokens, and the KV-cache tokens that a server could reserve
+    beside it before it no longer fits."""
+    resolved = mo.resolve(load(PREFILL, size, alpha))
+    programs = Programs(resolved, resolved.choice(schedule), allow_refused=False)
+    fit = fit_of(resolved, programs(2))
+    room = fit.limit - fit.needed.total + fit.needed.kv_cache
+    return fit, room // kv_bytes_per_token(resolved.deployment)
+
+
+def memory_lines(alpha: float) -> Iterator[str]:
+    """Prefill memory by part, and why a published out-of-memory is not predicted."""
+    for schedule, size in (("baseline", 8192), ("baseline", 16384), ("tbo", 16384)):
+        fit, pool = fit_at(size, schedule, alpha)
+        parts = (f"{part} {getattr(fit.needed, part) / GIB:.1f}" for part in MEMORY_PARTS)
+        yield (f"{schedule} at {size}: {fit.needed.gib:.1f} GiB of {fit.limit / GIB:.1f} ({', '.join(parts)}); "
+               f"room for a KV pool of {pool:,} tokens")  # fmt: skip
+    yield ("Published: 16384 without TBO ran out of memory. Ours fits: it counts the peak of lifetimes and the "
+           "batch's own KV cache, not the server's KV pool, nor what a caching allocator holds (docs/limits.md).")  # fmt: skip
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The tables, for one alpha."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -210,6 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _rows(alpha)
     _classes(alpha)
     _growth(alpha)
+    print(f"\n{PREFILL}, memory", *memory_lines(alpha), sep="\n   ")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ from benchmarks.published import (
     DECODE,
     PREFILL,
     class_us,
+    memory_lines,
     plain,
+    plain_class_us,
     predicted,
     published,
     published_classes,
@@ -73,9 +75,11 @@ def section() -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     yield from _ratios()
     yield "\nTime of each kernel class in one steady layer, µs, both children together:\n"
-    yield "| deployment | class | published | predicted | error | outside 25 % because |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    yield "| deployment | class | published | predicted | error | error of the plain predictors | outside 25 % because |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
     yield from _classes()
+    yield "\nMemory of a prefill step:\n"
+    yield from (f"* {line}" for line in memory_lines(ALPHA))
     yield "\nPublished rows that are not predicted:\n"
     yield "| row | reason |\n| --- | --- |"
     yield from _unpredicted()
@@ -105,13 +109,15 @@ def _single_batch() -> str:
 def _classes() -> Iterator[str]:
     for scenario, schedule, size, series in CASES:
         ours, truth = class_us(scenario, schedule, size, ALPHA), published_classes(series)
+        tables = plain_class_us(scenario, schedule, size, ALPHA)
         for name, us in ours.items():
+            plainly = f"{100 * (tables[name] / truth[name] - 1):+.1f} %"
             error = us / truth[name] - 1
             phase = "decode" if scenario == DECODE else "prefill"
             outside = abs(error) > LIMIT
             reason = REASONS.get((phase, name), "unexplained") if outside else ""
             cells = f"{truth[name]:,.1f} | {us:,.1f} | {100 * error:+.1f} %"
-            yield f"| {phase} {schedule} at {size} | {name} | {cells} | {reason} |"
+            yield f"| {phase} {schedule} at {size} | {name} | {cells} | {plainly} | {reason} |"
 
 
 def _unpredicted() -> Iterator[str]:
