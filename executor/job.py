@@ -36,9 +36,18 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """A hash of the program and the token ids: ranks with different scenarios differ here."""
+        """A hash of all that ranks must agree on: the program, the token ids, the exchange, and how
+        often it runs, since a rank that makes one exchange more waits for ever."""
         text = json.dumps(program_to_json(self.program), sort_keys=True)
-        sha = hashlib.sha256(text.encode())
+        agreed = (
+            self.deployment.a2a,
+            self.layers,
+            self.kernels,
+            self.repeats,
+            self.flush,
+            self.seed,
+        )
+        sha = hashlib.sha256(f"{text} {agreed}".encode())
         for rows in self.routing.ids:
             sha.update(rows.tobytes())
         return sha.hexdigest()

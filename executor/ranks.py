@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import pickle
 import queue
+import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,11 +19,12 @@ from typing import Any
 
 from executor.execute import execute
 from executor.job import ON_GPU, Job, Measured, joined
-from executor.kernel_set import ExecutorError, MissingResource, PeerLost
+from executor.kernel_set import ExecutorError, MissingKernel, MissingResource, PeerLost
 from executor.recording import Recording
 
 GROUP_TIMEOUT = timedelta(seconds=300)
 POLL_S = 0.5
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def under_torchrun() -> bool:
@@ -52,10 +56,16 @@ def require(job: Job) -> None:
         import torch
     except ImportError:
         raise MissingResource(
-            "running needs torch; install moe-overlap[executor], or use --kernels recording"
+            "running needs torch: pip install 'moe-overlap[executor]'; `run --kernels recording` needs none"
         ) from None
+    attention = job.deployment.model.attention.kind
+    if attention != "mla":
+        raise MissingKernel(
+            f"the {job.kernels} set has kernels for mla attention, not {attention!r}"
+        )
     if job.kernels not in ON_GPU:
         return
+    _require_kernels(job)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", job.deployment.ep_size))
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if seen < local:
@@ -63,14 +73,40 @@ def require(job: Job) -> None:
             f"the {job.kernels} set needs {local} CUDA GPUs; torch sees {seen}. "
             "--kernels reference runs on the CPU"
         )
-    if job.kernels == "triton":
-        return
-    from executor.libraries import load_library
+    if job.kernels == "production":
+        from executor.libraries import load_library
+
+        load_library("deep_gemm", "the production set's GEMMs")
+        load_library("deep_ep", "the production set's exchanges")
+
+
+def _require_kernels(job: Job) -> None:
+    """MissingKernel for what the GPU sets would run wrongly or not at all."""
     from executor.production import LAUNCHERS, check_kernels
 
-    check_kernels(job.program, LAUNCHERS, signals=False)
-    load_library("deep_gemm", "the production set's GEMMs")
-    load_library("deep_ep", "the production set's exchanges")
+    if job.deployment.fusion.slots:
+        raise MissingKernel(
+            f"the {job.kernels} set has no kernels for a fused shared expert ({job.program.name}); "
+            "--kernels reference has"
+        )
+    if job.kernels == "production":
+        check_kernels(job.program, LAUNCHERS, signals=False)
+
+
+def _require_machine(job: Job, *, first_rank: int = 0) -> None:
+    """MissingResource unless the GPUs of this machine hold the job and reach each other. Asks the
+    driver, so that it comes after anything that has to be forked."""
+    if job.kernels not in ON_GPU:
+        return
+    import torch
+
+    from executor.room import require_peers, require_room
+
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", job.deployment.ep_size))
+    totals = [torch.cuda.get_device_properties(gpu).total_memory for gpu in range(local)]
+    require_room(job, totals, first_rank=first_rank)
+    if job.kernels == "production":
+        require_peers(local, torch.cuda.can_device_access_peer)
 
 
 def _recorded(job: Job) -> Measured:
@@ -85,6 +121,8 @@ def _as_rank(job: Job, rank: int, world_size: int) -> Measured:
         from executor.watchdog import Watchdog
 
         watchdog = Watchdog(rank)
+        if "LOCAL_WORLD_SIZE" in os.environ:
+            _require_machine(job, first_rank=rank - int(os.environ["LOCAL_RANK"]))
     if job.kernels != "recording":
         import torch
         import torch.distributed as dist
@@ -101,6 +139,7 @@ def _as_rank(job: Job, rank: int, world_size: int) -> Measured:
 def _start(job: Job) -> Measured:
     """A process a rank; the first to fail ends the others. The job travels in a file: a process that
     dies before it has read a large argument from its pipe would block this one for ever."""
+    _require_machine(job)
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
     world_size, port = job.deployment.ep_size, _free_port()
@@ -108,7 +147,9 @@ def _start(job: Job) -> Measured:
         parcel = Path(folder) / "job"
         parcel.write_bytes(pickle.dumps(job))
         processes = [
-            context.Process(target=_rank_process, args=(parcel, rank, world_size, port, results))
+            context.Process(
+                target=_rank_process, args=(parcel, rank, world_size, port, results, os.getpid())
+            )
             for rank in range(world_size)
         ]
         try:
@@ -139,7 +180,11 @@ def _await(processes: Sequence[BaseProcess], results: Any) -> Measured:
         return outcome  # type: ignore[no-any-return]
 
 
-def _rank_process(parcel: Path, rank: int, world_size: int, port: int, results: Any) -> None:
+def _rank_process(
+    parcel: Path, rank: int, world_size: int, port: int, results: Any, parent: int
+) -> None:
+    _end_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends all ranks
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
     job: Job = pickle.loads(parcel.read_bytes())
     outcome: Measured | ExecutorError | None
@@ -153,6 +198,15 @@ def _rank_process(parcel: Path, rank: int, world_size: int, port: int, results: 
     results.join_thread()
     if job.kernels in ON_GPU:
         os._exit(0)  # the libraries' own clean-up at exit aborts once a peer is gone
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process when `parent`, which started it, is gone, however it ended."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _free_port() -> int:

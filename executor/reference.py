@@ -138,6 +138,10 @@ class _ExchangeTask:
         signal = self.call.op.polls
         if signal is not None and signal not in self.raised:
             return
+        with self._named():
+            self._send()
+
+    def _send(self) -> None:
         self._sent = True
         self._poisoned = any(self.call.read(name) is POISON for name in self.call.op.reads)
         if self.kernel.outgoing is None:
@@ -149,8 +153,9 @@ class _ExchangeTask:
     def done(self) -> bool:
         if not self._sent:
             self.start()
-        if not self._sent or not self._all_came():
-            return False
+        with self._named():
+            if not self._sent or not self._all_came():
+                return False
         if self._poisoned or any(not message for message in self._came.values()):
             for name in self.call.op.writes:
                 self.call.write(name, POISON)
@@ -160,6 +165,17 @@ class _ExchangeTask:
             for name in self.call.op.writes:
                 self.call.write(name, SENT)
         return True
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """A lost peer's error with the rank, op and exchange that it was lost in."""
+        try:
+            yield
+        except PeerLost as lost:
+            call = self.call
+            raise PeerLost(
+                f"rank {call.rank}: op {self.name} of exchange {call.op.exchange}: {lost}"
+            ) from None
 
     def _all_came(self) -> bool:
         if self.kernel.incoming is None:

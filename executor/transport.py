@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,9 @@ import torch.distributed as dist
 from executor.kernel_set import PeerLost
 
 Message = tuple[torch.Tensor, ...]
+ALIVE = "alive"
+ALIVE_EVERY_S = 2.0
+SILENCE_S = 8.0
 
 
 class Transport(Protocol):
@@ -103,14 +107,20 @@ def in_process(world_size: int) -> tuple[InProcess, ...]:
 
 
 class Gloo:
-    """Ranks of a gloo process group. A thread for each peer receives into the mailbox."""
+    """Ranks of a gloo process group of its own. For each peer a thread receives into the mailbox and
+    another sends a sign of life: a peer that computes for long is waited for, and one from which
+    nothing at all comes for `silence_s` is lost. All ranks make one at the same time."""
 
-    def __init__(self, group: Any = None) -> None:
-        self._rank = dist.get_rank(group)
+    def __init__(self, silence_s: float = SILENCE_S) -> None:
+        self._rank = dist.get_rank()
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=silence_s))
         self._mailbox = Mailbox()
-        self._peers = [r for r in range(dist.get_world_size(group)) if r != self._rank]
+        self._peers = [r for r in range(dist.get_world_size()) if r != self._rank]
+        self._sending = {peer: threading.Lock() for peer in self._peers}
+        self._closed = threading.Event()
         for peer in self._peers:
-            threading.Thread(target=self._receive, args=(peer,), daemon=True).start()
+            for body in (self._receive, self._live):
+                threading.Thread(target=body, args=(peer,), daemon=True).start()
 
     def post(self, key: str, dst: int, message: Message) -> None:
         """Send the key, the tensors' shapes and types, and the tensors."""
@@ -118,10 +128,11 @@ class Gloo:
             self._mailbox.put(key, dst, tuple(t.clone() for t in message))
             return
         try:
-            _send_object((key, [(t.dtype, tuple(t.shape)) for t in message]), dst)
-            for tensor in message:
-                if tensor.numel():
-                    dist.send(tensor.contiguous(), dst)
+            with self._sending[dst]:
+                self._send_object((key, [(t.dtype, tuple(t.shape)) for t in message]), dst)
+                for tensor in message:
+                    if tensor.numel():
+                        dist.send(tensor.contiguous(), dst, group=self._group)
         except RuntimeError as error:
             raise PeerLost(f"rank {dst} is gone ({_first_line(error)}); {key} needs it") from None
 
@@ -135,30 +146,42 @@ class Gloo:
 
     def close(self) -> None:
         """Tell the peers that nothing more comes."""
+        self._closed.set()
         for peer in self._peers:
-            _send_object(None, peer)
+            with self._sending[peer]:
+                self._send_object(None, peer)
 
     def _receive(self, src: int) -> None:
         try:
-            while (header := _recv_object(src)) is not None:
+            while (header := self._receive_object(src)) is not None:
+                if header == ALIVE:
+                    continue
                 key, kinds = header
                 tensors = tuple(torch.empty(shape, dtype=dtype) for dtype, shape in kinds)
                 for tensor in tensors:
                     if tensor.numel():
-                        dist.recv(tensor, src)
+                        dist.recv(tensor, src, group=self._group)
                 self._mailbox.put(key, src, tensors)
         except RuntimeError as error:
             self._mailbox.lose(src, _first_line(error))
 
+    def _live(self, dst: int) -> None:
+        while not self._closed.wait(ALIVE_EVERY_S):
+            try:
+                with self._sending[dst]:
+                    if self._closed.is_set():
+                        return
+                    self._send_object(ALIVE, dst)
+            except RuntimeError:
+                return  # the receiving side reports it
 
-def _send_object(value: Any, dst: int) -> None:
-    dist.send_object_list([value], dst)
+    def _send_object(self, value: Any, dst: int) -> None:
+        dist.send_object_list([value], dst, group=self._group)
 
-
-def _recv_object(src: int) -> Any:
-    box = [None]
-    dist.recv_object_list(box, src)
-    return box[0]
+    def _receive_object(self, src: int) -> Any:
+        box = [None]
+        dist.recv_object_list(box, src, group=self._group)
+        return box[0]
 
 
 def _first_line(error: Exception) -> str:

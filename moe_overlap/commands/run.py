@@ -19,12 +19,14 @@ from moe_overlap.commands.arguments import (
 
 if TYPE_CHECKING:
     from executor.job import Measured
+    from models.deployment import Deployment
     from scenarios.resolve import Resolved
 
 KernelsOption = Annotated[
     str,
     typer.Option(
-        "--kernels", help="production (GPUs), reference (CPU, checked) or recording (a log)."
+        "--kernels",
+        help="production or triton (GPUs), reference (CPU, checked) or recording (a log).",
     ),
 ]
 RepeatsOption = Annotated[int, typer.Option("--repeats", min=1, max=1000)]
@@ -51,6 +53,7 @@ def run(
     from schedules.files import save_timeline
 
     resolved = resolve(load(scenario, check_settings(settings)))
+    target = None if output is None else writable(output)
     with progress() as report:
         report(f"running {schedule}")
         measured = measure(
@@ -64,8 +67,8 @@ def run(
         )
     if measured is None:
         return
-    if output is not None:
-        save_timeline(measured.timeline, writable(output))
+    if target is not None:
+        save_timeline(measured.timeline, target)
     if as_json:
         print_json(document(schedule, measured))
     else:
@@ -97,7 +100,7 @@ def measure(
     program = build(resolved, schedule, layers=layers, fold=False, allow_refused=allow_refused)
     job = Job(
         program,
-        resolved.deployment,
+        _deployment(resolved, schedule),
         resolved.batch,
         resolved.routing,
         layers,
@@ -117,9 +120,27 @@ def measure(
         raise Refused(str(error)) from None
 
 
+def _deployment(resolved: Resolved, schedule: str) -> Deployment:
+    """The deployment with the fusion that the schedule's suffix asks for."""
+    from schedules.builders.fused import prepare
+    from schedules.builders.request import Request
+
+    request = Request(
+        resolved.built_name(resolved.choice(schedule)),
+        resolved.deployment,
+        resolved.batch,
+        resolved.routing,
+        layers=1,
+        rules=resolved.rules,
+    )
+    return prepare(request).request.deployment
+
+
 def document(schedule: str, measured: Measured) -> dict[str, Any]:
-    """The result as JSON: microseconds of the repeats, the error where it was checked, the facts."""
+    """The result as JSON: microseconds of the repeats (null where nothing was timed: a checked or a
+    recorded run), the error where it was checked, the facts."""
     times = sorted(measured.makespans_ns)
+    timed = measured.error is None and measured.timeline.machine != "recording"
     return {
         "schema": 1,
         "schedule": schedule,
@@ -128,7 +149,9 @@ def document(schedule: str, measured: Measured) -> dict[str, Any]:
             "median": median(times) / 1000,
             "min": times[0] / 1000,
             "max": times[-1] / 1000,
-        },
+        }
+        if timed
+        else None,
         "repeats": len(times),
         "clock_error_us": measured.timeline.clock_error_ns / 1000,
         "relative_error": measured.error,

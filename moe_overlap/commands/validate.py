@@ -77,6 +77,7 @@ def validate(
     from moe_overlap.output import print_json, stdout, writable
 
     resolved = _resolved(scenario, check_settings(settings), profile, other_gpu)
+    target = None if output is None else writable(output)
     names = schedules or _runnable(resolved, allow_refused)
     runs = (
         _given(names, measured)
@@ -90,10 +91,10 @@ def validate(
         for name, (timeline, _) in runs.items()
     }
     rows = table_rows({n: p for n, (p, _) in pairs.items()}, {n: t for n, (_, t) in runs.items()})
-    if output is not None:
+    if target is not None:
         from viz.validate_page import write_validation
 
-        write_validation(writable(output), f"{scenario}: predicted and measured", pairs)
+        write_validation(target, f"{scenario}: predicted and measured", pairs)
     if as_json:
         print_json({"schema": 1, "scenario": scenario, "schedules": [asdict(row) for row in rows]})
     else:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
+import time
 from multiprocessing.queues import Queue
 
 import pytest
@@ -40,6 +42,8 @@ def worker(rank: int, port: int, dies: bool, results: Queue[tuple[int, str]]) ->
         results.put((rank, str([taken(transport, k, 1 - rank) for k in ("sooner", "later")])))
     except PeerLost as error:
         results.put((rank, f"lost: {error}"))
+        results.close()
+        results.join_thread()
         os._exit(0)
     torch.distributed.barrier()
     transport.close()
@@ -75,3 +79,45 @@ def test_messages_arrive_whatever_the_order_in_which_they_were_posted() -> None:
 
 def test_a_peer_that_dies_is_an_error_and_not_a_hang() -> None:
     assert both(dies=True)[0].startswith("lost: rank 1 is gone")
+
+
+def waiter(rank: int, port: int, results: Queue[tuple[int, str]]) -> None:
+    """Rank 1 computes for longer than the silence that is allowed, then is stopped; rank 0 waits."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    transport = Gloo(silence_s=5.0)
+    if rank == 1:
+        time.sleep(8.0)
+        transport.post("slow", 0, (torch.ones(1),))
+        results.put((1, str(os.getpid())))
+        time.sleep(300.0)
+    try:
+        for key in ("slow", "never"):
+            while transport.take(key, 1) is None:
+                transport.wait(60.0)
+            results.put((0, key))
+    except PeerLost as error:
+        results.put((0, f"lost: {error}"))
+        results.close()
+        results.join_thread()
+        os._exit(0)
+
+
+def test_a_slow_peer_is_waited_for_and_a_stopped_one_is_lost() -> None:
+    context = multiprocessing.get_context("spawn")
+    results: Queue[tuple[int, str]] = context.Queue()
+    port = free_port()
+    workers = [context.Process(target=waiter, args=(rank, port, results)) for rank in range(2)]
+    for process in workers:
+        process.start()
+    first = dict(results.get(timeout=90) for _ in range(2))
+    time.sleep(1.0)  # rank 1 lets go of the queue
+    os.kill(int(first[1]), signal.SIGSTOP)
+    stopped = time.monotonic()
+    rank, text = results.get(timeout=60)
+    workers[1].kill()
+    for process in workers:
+        process.join(20)
+    assert first[0] == "slow"
+    assert rank == 0 and text.startswith("lost: rank 1 is gone") and "never needs it" in text
+    assert time.monotonic() - stopped < 15
