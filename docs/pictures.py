@@ -17,6 +17,7 @@ from playwright.sync_api import sync_playwright
 SCENARIO = "deepseek-v3-h100-ep72-decode"
 DOCS = Path(__file__).parent
 LANES = "section.timeline[data-timeline=tbo]"
+WIDTH, MARGIN = 1280, 16
 
 
 def main() -> None:
@@ -28,27 +29,25 @@ def main() -> None:
         subprocess.run([*command, "compare", SCENARIO, "--html", str(report)], check=True)
         subprocess.run([*command, "explain", SCENARIO, "-o", str(explained)], check=True)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 1500}, color_scheme="light")
-        shoot(page, report, DOCS / "report.png", lambda: None)
-        page.set_viewport_size({"width": 1280, "height": 1180})
-        shoot(page, explained, DOCS / "explain.png", lambda: to_lanes(page))
+        page = browser.new_page(viewport={"width": WIDTH, "height": 1500}, color_scheme="light")
+        shoot(page, report, DOCS / "report.png", "body", LANES)
+        shoot(page, explained, DOCS / "explain.png", ".figure >> nth=4", LANES)
         browser.close()
 
 
-def to_lanes(page: Any) -> None:
-    """The fifth figure, from its heading on."""
-    page.evaluate("document.querySelectorAll('.figure')[4].scrollIntoView()")
-    page.wait_for_timeout(1500)
-    page.evaluate("document.querySelectorAll('.figure')[4].scrollIntoView()")
-
-
-def shoot(page: Any, source: Path, target: Path, prepare: Any) -> None:
-    """One screenshot once the lanes are drawn."""
+def shoot(page: Any, source: Path, target: Path, first: str, last: str) -> None:
+    """One screenshot from the top of `first` to the end of `last`, once the lanes are drawn."""
     page.goto(source.as_uri())
     page.wait_for_selector("body[data-ready=yes]")
-    prepare()
-    page.wait_for_timeout(800)
-    page.screenshot(path=target)
+    for _ in range(2):  # lanes that come into view are drawn, and make the page longer
+        height = page.evaluate("document.documentElement.scrollHeight")
+        page.set_viewport_size({"width": WIDTH, "height": height})
+        page.wait_for_timeout(1500)
+    top, end = (page.locator(found).first.bounding_box() for found in (first, last))
+    bottom = end["y"] + end["height"] + MARGIN
+    y = max(0, top["y"] - MARGIN)
+    clip = {"x": 0, "y": y, "width": WIDTH, "height": bottom - y}
+    page.screenshot(path=target, clip=clip)
 
 
 if __name__ == "__main__":
