@@ -6,7 +6,6 @@ which are another thing (complete, and stable across versions).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from schedules.merit.critical_path import PathItem, critical_path
@@ -52,7 +51,6 @@ def timeline_columns(timeline: Timeline) -> dict[str, Any]:
         "op": [ops.add(s.op) for s in spans],
         "rank": [s.rank for s in spans],
         "lane": [lanes.add(s.lane) for s in spans],
-        "ready": [s.ready_ns for s in spans],
         "start": [s.start_ns for s in spans],
         "end": [s.end_ns for s in spans],
         "kind": [kinds.add(s.kind) for s in spans],
@@ -69,8 +67,21 @@ def timeline_columns(timeline: Timeline) -> dict[str, Any]:
     columns["critical"] = [i for i, s in enumerate(spans) if (s.rank, s.op) in wanted]
     columns |= {"ops": ops.strings, "lanes": lanes.strings}
     columns |= {"kinds": kinds.strings, "labels": labels.strings}
-    columns["counters"] = [_counter(c.name, c.rank, c.points) for c in timeline.counters]
     return columns
+
+
+def counter_columns(timeline: Timeline) -> dict[int, list[dict[str, Any]]]:
+    """Counters by rank: `name`, and the points as times `t` in ns and values `v`."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for counter in timeline.counters:
+        found.setdefault(counter.rank, []).append(
+            {
+                "name": counter.name,
+                "t": [ns for ns, _ in counter.points],
+                "v": [round(value, 2) for _, value in counter.points],
+            }
+        )
+    return found
 
 
 def _critical_path(timeline: Timeline) -> tuple[PathItem, ...]:
@@ -85,13 +96,4 @@ def _waited(prefix: str, rows: list[tuple[Waited, ...]], ops: Table) -> dict[str
         f"{prefix}_ns": [w.ns for w in flat],
         f"{prefix}_op": [-1 if w.culprit is None else ops.add(w.culprit) for w in flat],
         f"{prefix}_rank": [-1 if w.culprit_rank is None else w.culprit_rank for w in flat],
-    }
-
-
-def _counter(name: str, rank: int, points: tuple[tuple[int, float], ...]) -> Mapping[str, Any]:
-    return {
-        "name": name,
-        "rank": rank,
-        "t": [ns for ns, _ in points],
-        "v": [round(value, 2) for _, value in points],
     }

@@ -36,18 +36,22 @@ def slots_words(slots: Part) -> str:
     """Two or three sentences about figure 2."""
     if not slots["shared"]:
         return (
-            f"Each of the {slots['ep_size']} ranks holds {slots['experts_per_rank']} routed experts. The "
+            f"Each of the {slots['ep_size']} ranks holds {_experts(slots['experts_per_rank'])}. The "
             "model has no shared expert, so there is nothing to fuse and both layouts are the same."
         )
     other = "global" if slots["layout"] == "per_rank" else "per_rank"
     names = {"global": "global", "per_rank": "per-rank"}
     return (
-        f"Each of the {slots['ep_size']} ranks holds {slots['experts_per_rank']} routed experts and, when "
+        f"Each of the {slots['ep_size']} ranks holds {_experts(slots['experts_per_rank'])} and, when "
         f"fused, one shared row. This all-to-all uses the {names[slots['layout']]} layout with "
         f"{slots['total_ids'][slots['layout']]} ids; the {names[other]} one would have "
         f"{slots['total_ids'][other]}. The shared slot's weight is "
         f"{slots['shared_weight'][slots['layout']]:.4g}, so that the final scaling leaves it at 1."
     )
+
+
+def _experts(count: int) -> str:
+    return "1 routed expert" if count == 1 else f"{count} routed experts"
 
 
 def control_words(control: Part) -> str:

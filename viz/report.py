@@ -79,13 +79,14 @@ def verdict_html(document: Document) -> str:
     best = document.get("best")
     rows = {row["name"]: row for row in document["schedules"]}
     verdict = document.get("verdict") or ""
-    badge = "clear" if verdict == "clear" else "close"
+    kind = "clear" if verdict == "clear" else "close"
+    badge = f'<span class="badge {kind}" data-key="verdict">{escape(str(verdict))}</span>'
     gain = gain_words(rows[best]) if best in rows else ""
     return (
         '<div class="verdict card"><div>'
-        f'<div class="best" data-key="best">{escape(str(best or "none fits"))}</div>'
+        f'<div class="best" data-key="best">{escape(str(best or "none can run"))}</div>'
         f'<div class="gain">{escape(gain)}</div>'
-        f'<span class="badge {badge}" data-key="verdict">{escape(str(verdict))}</span></div>'
+        f"{badge if verdict else ''}</div>"
         f'<p class="why" data-key="why">{escape(str(document.get("why") or ""))}</p></div>'
     )
 

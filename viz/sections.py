@@ -11,16 +11,16 @@ from typing import Any
 
 from schedules.merit import exposed_intervals
 from schedules.timeline import Timeline
-from viz.columns import timeline_columns
+from viz.columns import counter_columns, timeline_columns
 from viz.window import layer_windows, steady_layer
 
-_OVERLAYS = ("exposed", "yields", "events")
+_DRAWN = ("critical", "exposed", "yields", "events")
 
 
 def section_data(
     timelines: Iterable[Timeline], overlays: Iterable[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Embedded documents `timeline-0`, ... and `summaries`. `overlays` are, timeline by timeline, further
+    """Embedded documents `timeline-0`, ..., `counters-0-7` of each rank, and `summaries`. `overlays` are, timeline by timeline, further
     columns that a page draws: `yields` (rank, ns), `events` (spans), `work`. Exposed communication is always
     there, as (rank, start, end)."""
     given = list(timelines)
@@ -30,6 +30,7 @@ def section_data(
         columns = timeline_columns(timeline) | {"exposed": _exposed(timeline)} | dict(overlay)
         data["summaries"].append(_summary(timeline, columns))
         data[f"timeline-{index}"] = columns
+        data |= {f"counters-{index}-{r}": one for r, one in counter_columns(timeline).items()}
     return data
 
 
@@ -49,5 +50,6 @@ def _summary(timeline: Timeline, columns: Mapping[str, Any]) -> dict[str, Any]:
         "ranks": list(timeline.ranks),
         "families": sorted(set(columns["family"])),
         "split": 2 in columns["child"],
-        "has": [name for name in ("critical", "counters", *_OVERLAYS) if columns.get(name)],
+        "has": [name for name in _DRAWN if columns.get(name)]
+        + ["counters"] * bool(timeline.counters),
     }

@@ -156,9 +156,10 @@ function start() {
       const section = view.sections.find((s) => s.node === entry.target);
       section.near = entry.isIntersecting;
       section.measure();
-      if (section.near && section.stale) section.draw();
+      if (section.inView && section.stale) section.draw();
     }
     document.body.dataset.ready = "yes";
+    view.drawNearSoon();
   }, { rootMargin: "300px" });
   for (const section of view.sections) watch.observe(section.node);
   addEventListener("resize", () => view.draw());

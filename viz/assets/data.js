@@ -35,36 +35,45 @@ class Summary {
 }
 
 class TimelineData extends Summary {
-  constructor(columns, summary) {
+  constructor(index, summary) {
     super(summary);
+    const columns = embedded(`timeline-${index}`);
+    this.index = index;
     this.c = columns;
     this.size = columns.op.length;
     this.waitAt = offsets(columns.waits);
     this.stallAt = offsets(columns.stalls);
     this.critical = new Uint8Array(this.size);
     for (const i of columns.critical) this.critical[i] = 1;
-    this.rows = this.buildRows();
+    this.rowsBuilt = new Map();
+    this.countersRead = new Map();
     this.matched = null;
   }
 
   opName(i) { return this.c.ops[this.c.op[i]]; }
 
-  // Rows of one rank: a lane whose spans overlap (flights may) takes more than one row.
-  buildRows() {
-    const byRank = new Map();
-    const order = this.c.start.map((_, i) => i).sort((a, b) => this.c.start[a] - this.c.start[b] || a - b);
+  // Rows of one rank by lane, built when first shown: a lane whose spans overlap (flights may) takes more
+  // than one row.
+  rowsOfRank(rank) {
+    if (!this.rowsBuilt.has(rank)) this.rowsBuilt.set(rank, this.buildRows(rank));
+    return this.rowsBuilt.get(rank);
+  }
+
+  buildRows(rank) {
+    const { start } = this.c;
+    const order = [];
+    this.c.rank.forEach((r, i) => { if (r === rank) order.push(i); });
+    order.sort((a, b) => start[a] - start[b] || a - b);
+    const lanes = new Map();
     for (const i of order) {
-      const rank = this.c.rank[i];
       const lane = this.c.lane[i];
-      if (!byRank.has(rank)) byRank.set(rank, new Map());
-      const lanes = byRank.get(rank);
       if (!lanes.has(lane)) lanes.set(lane, []);
       const rows = lanes.get(lane);
       let row = rows.find((r) => this.follows(r[r.length - 1], i));
       if (!row) { row = []; rows.push(row); }
       row.push(i);
     }
-    return byRank;
+    return lanes;
   }
 
   // Whether span b can stand behind a in one row. Measured spans of one stream overlap by a little, since
@@ -80,7 +89,7 @@ class TimelineData extends Summary {
   rowsOf(ranks) {
     const out = [];
     for (const rank of ranks) {
-      const lanes = [...(this.rows.get(rank) || [])].map(([lane, rows]) => [this.c.lanes[lane], rows]);
+      const lanes = [...this.rowsOfRank(rank)].map(([lane, rows]) => [this.c.lanes[lane], rows]);
       lanes.sort((a, b) => this.laneRank(a[0]) - this.laneRank(b[0]) || a[0].localeCompare(b[0], "en", { numeric: true }));
       for (const [lane, rows] of lanes) {
         rows.forEach((spans, sub) => out.push({ rank, lane, sub, spans, first: false }));
@@ -88,6 +97,12 @@ class TimelineData extends Summary {
     }
     out.forEach((row, i) => { row.first = i === 0 || out[i - 1].rank !== row.rank; });
     return out;
+  }
+
+  // A rank's counters stand by themselves, since those of one rank only are drawn.
+  countersOf(rank) {
+    if (!this.countersRead.has(rank)) this.countersRead.set(rank, embedded(`counters-${this.index}-${rank}`) || []);
+    return this.countersRead.get(rank);
   }
 
   waitsOf(i) { return this.entries(i, this.waitAt, "wait"); }

@@ -182,8 +182,7 @@ class Figure {
 
   counterGroups() {
     if (!this.view.counters) return [];
-    const rank = this.view.counterRank(this.data);
-    const counters = this.data.c.counters.filter((one) => one.rank === rank);
+    const counters = this.data.countersOf(this.view.counterRank(this.data));
     const seriesOf = (names) =>
       names.map(([name, title]) => [counters.find((one) => one.name === name), title]).filter(([one]) => one);
     return COUNTER_GROUPS.map((group) => ({ ...group, series: seriesOf(group.names) }))

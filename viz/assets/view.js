@@ -20,7 +20,7 @@ class Section {
 
   get data() {
     if (!this.loaded) {
-      this.loaded = new TimelineData(embedded(`timeline-${this.node.dataset.index}`), this.raw);
+      this.loaded = new TimelineData(Number(this.node.dataset.index), this.raw);
       this.loaded.match(this.view.query);
     }
     return this.loaded;
@@ -212,6 +212,10 @@ class View {
       if (section.inView) section.draw();
     }
     document.body.dataset.drawMs = (performance.now() - began).toFixed(1);
+    this.drawNearSoon();
+  }
+
+  drawNearSoon() {
     clearTimeout(this.later);
     this.later = setTimeout(() => this.drawNear(), 60);
   }
