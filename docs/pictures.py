@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright
 SCENARIO = "deepseek-v3-h100-ep72-decode"
 DOCS = Path(__file__).parent
 LANES = "section.timeline[data-timeline=tbo]"
-WIDTH, MARGIN = 1280, 16
+WIDTH, MARGIN = 1280, 8
 
 
 def main() -> None:

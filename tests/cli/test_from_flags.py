@@ -62,6 +62,7 @@ def test_what_has_no_place_is_listed(run: Run) -> None:
     for word in ("--trust-remote-code", "--host 0.0.0.0", "--nnodes 2", "NCCL_DEBUG=INFO"):
         assert f"not used: {word}\n" in done.stderr
         assert f"# Not used: {word}\n" in done.stdout
+    assert "launch_server" not in done.stdout
     assert "# Assumed: sequences of 2048 tokens\n" in done.stdout
 
 

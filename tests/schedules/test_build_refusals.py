@@ -14,12 +14,13 @@ from schedules.builders import build, refusal
 from tests.models.layer_cases import decode
 from tests.schedules.build_cases import BLACKWELL, DECODE, PREFILL, case
 
+OWN = {"ops": "P Q | C M G T | Da S | Db X Ca | Cb | O Z", "delta": 2}
 OUTSIDE = {"SGLANG_BLACKWELL_OVERLAP_SHARED_EXPERTS_OUTSIDE_SBO": "1"}
 
 
 def rule(name: str, phase: str, model: str = "deepseek-v3", **changes: Any) -> str | None:
     """The rule that refuses, or None; `changes` are of the deployment, the exchange or the machine."""
-    options = {key: changes.pop(key) for key in ("launch", "env") if key in changes}
+    options = {key: changes.pop(key) for key in ("launch", "env", "ops", "delta") if key in changes}
     a2a = {
         key: changes.pop(key)
         for key in ("backend", "mode", "max_dispatch_tokens_per_rank")
@@ -69,6 +70,8 @@ def rule(name: str, phase: str, model: str = "deepseek-v3", **changes: Any) -> s
         ("baseline", DECODE, {"max_dispatch_tokens_per_rank": 64}, "a2a.low_latency_cap"),
         ("tbo", DECODE, {"max_dispatch_tokens_per_rank": 64}, None),
         ("tbo", DECODE, {"max_dispatch_tokens_per_rank": 63}, "a2a.low_latency_cap"),
+        ("mine", DECODE, {"max_dispatch_tokens_per_rank": 64, **OWN}, None),
+        ("mine", DECODE, {"max_dispatch_tokens_per_rank": 63, **OWN}, "a2a.low_latency_cap"),
         ("baseline", DECODE, {"max_dispatch_tokens_per_rank": 2048}, "a2a.low_latency_limit"),
         ("baseline", PREFILL, {"launch": "cuda_graph"}, "a2a.graph_normal"),
     ],
