@@ -21,9 +21,11 @@ from executor.execute import execute
 from executor.job import ON_GPU, Job, Measured, joined
 from executor.kernel_set import ExecutorError, MissingKernel, MissingResource, PeerLost
 from executor.recording import Recording
+from executor.watchdog import Watchdog, last_began
 
 GROUP_TIMEOUT = timedelta(seconds=300)
 POLL_S = 0.5
+SURVIVOR_S = 3.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -115,12 +117,10 @@ def _recorded(job: Job) -> Measured:
     return Measured(joined(timelines), (max(t.makespan_ns for t in timelines),))
 
 
-def _as_rank(job: Job, rank: int, world_size: int) -> Measured:
+def _as_rank(job: Job, rank: int, world_size: int, told: Path | None = None) -> Measured:
     watchdog = None
     if job.kernels in ON_GPU:
-        from executor.watchdog import Watchdog
-
-        watchdog = Watchdog(rank)
+        watchdog = Watchdog(rank, told=told)
         if "LOCAL_WORLD_SIZE" in os.environ:
             _require_machine(job, first_rank=rank - int(os.environ["LOCAL_RANK"]))
     if job.kernels != "recording":
@@ -155,7 +155,7 @@ def _start(job: Job) -> Measured:
         try:
             for process in processes:
                 process.start()
-            return _await(processes, results)
+            return _await(processes, results, Path(folder))
         finally:
             for process in processes:
                 if process.is_alive():
@@ -164,20 +164,38 @@ def _start(job: Job) -> Measured:
                     process.join(10)
 
 
-def _await(processes: Sequence[BaseProcess], results: Any) -> Measured:
+def _await(processes: Sequence[BaseProcess], results: Any, folder: Path) -> Measured:
     while True:
         try:
             outcome = results.get(timeout=POLL_S)
         except queue.Empty:
             for rank, process in enumerate(processes):
                 if process.exitcode not in (None, 0):
+                    seen = _seen(len(processes), results, folder)
                     raise PeerLost(
-                        f"rank {rank} ended with status {process.exitcode}; the run is over"
+                        f"rank {rank} ended with status {process.exitcode}; {seen}"
                     ) from None
             continue
         if isinstance(outcome, ExecutorError):
             raise outcome
         return outcome  # type: ignore[no-any-return]
+
+
+def _seen(ranks: int, results: Any, folder: Path) -> str:
+    """Where the run was when a rank ended: what a survivor says of it soon, or what each last began."""
+    try:
+        outcome = results.get(timeout=SURVIVOR_S)
+    except queue.Empty:
+        outcome = None
+    if isinstance(outcome, ExecutorError):
+        return str(outcome)
+    began = [(rank, last_began(_told(folder, rank))) for rank in range(ranks)]
+    texts = [f"rank {rank} was in {what}" for rank, what in began if what]
+    return ", ".join(texts) or "the run is over"
+
+
+def _told(folder: Path, rank: int) -> Path:
+    return folder / f"began.{rank}"
 
 
 def _rank_process(
@@ -189,7 +207,7 @@ def _rank_process(
     job: Job = pickle.loads(parcel.read_bytes())
     outcome: Measured | ExecutorError | None
     try:
-        outcome = _as_rank(job, rank, world_size)
+        outcome = _as_rank(job, rank, world_size, _told(parcel.parent, rank))
     except ExecutorError as error:
         outcome = error
     if rank == 0 or isinstance(outcome, ExecutorError):

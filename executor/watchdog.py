@@ -13,8 +13,10 @@ import signal
 import struct
 import sys
 import time
+from pathlib import Path
 
 TEXT_BYTES = 240
+HEAD_BYTES = 16
 POLL_S = 0.25
 
 
@@ -22,12 +24,13 @@ class Watchdog:
     """Ends this process after `limit_s` without a beat. `beat` is a copy into shared memory.
 
     Start it before CUDA and before threads. A limit of 0 between `pause` and the next beat means
-    that the rank may take as long as it likes (compiling kernels, for example).
+    that the rank may take as long as it likes (compiling kernels, for example). `told` is a file from
+    which others can read what the rank last began, with `last_began`.
     """
 
-    def __init__(self, rank: int, limit_s: float = 15.0) -> None:
+    def __init__(self, rank: int, limit_s: float = 15.0, told: Path | None = None) -> None:
         self._limit_s = limit_s
-        self._shared = mmap.mmap(-1, 16 + TEXT_BYTES)
+        self._shared = _shared(told)
         self.pause("starting")
         rank_pid = os.getpid()
         self._pid = os.fork()
@@ -52,12 +55,28 @@ class Watchdog:
         self._shared[:] = struct.pack("dd", time.monotonic(), limit_s) + text
 
 
+def _shared(told: Path | None) -> mmap.mmap:
+    if told is None:
+        return mmap.mmap(-1, HEAD_BYTES + TEXT_BYTES)
+    told.write_bytes(bytes(HEAD_BYTES + TEXT_BYTES))
+    with told.open("r+b") as file:
+        return mmap.mmap(file.fileno(), HEAD_BYTES + TEXT_BYTES)
+
+
+def last_began(told: Path) -> str:
+    """What a rank, alive or not, last began; empty when it never said."""
+    try:
+        return told.read_bytes()[HEAD_BYTES:].decode(errors="replace").strip("\0 ")
+    except OSError:
+        return ""
+
+
 def watch(shared: mmap.mmap, rank: int, rank_pid: int) -> None:
     """The watcher's life: until the rank is gone, or until it has to go."""
     while os.getppid() == rank_pid:
-        began, limit_s = struct.unpack("dd", shared[:16])
+        began, limit_s = struct.unpack("dd", shared[:HEAD_BYTES])
         if limit_s and time.monotonic() - began > limit_s:
-            what = shared[16:].decode(errors="replace").strip()
+            what = shared[HEAD_BYTES:].decode(errors="replace").strip()
             message = (
                 f"rank {rank}: no progress for {limit_s:.0f} s in {what}; a peer is lost or stuck"
             )

@@ -33,7 +33,7 @@ def ranks_of(pid: int) -> list[int]:
         return []
 
 
-def test_a_killed_rank_ends_the_run() -> None:
+def started() -> tuple[subprocess.Popen[str], list[int]]:
     words = [sys.executable, "-m", "moe_overlap", "run", "tiny", "-s", "baseline"]
     run = subprocess.Popen(
         [*words, "--kernels", "reference", "--layers", "4"], stderr=subprocess.PIPE, text=True
@@ -44,11 +44,29 @@ def test_a_killed_rank_ends_the_run() -> None:
         time.sleep(0.1)
         ranks = ranks_of(run.pid)
     assert len(ranks) == 2, run.stderr
+    return run, ranks
+
+
+def all_gone(ranks: list[int]) -> bool:
+    limit = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in ranks) and time.monotonic() < limit:
+        time.sleep(0.1)
+    return not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+def test_ranks_end_when_the_command_is_killed() -> None:
+    run, ranks = started()
+    run.kill()
+    run.communicate(timeout=60)
+    assert all_gone(ranks)
+
+
+def test_a_killed_rank_ends_the_run() -> None:
+    run, ranks = started()
     os.kill(ranks[1], signal.SIGKILL)
     killed = time.monotonic()
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 4, errors
     assert time.monotonic() - killed < 30
     assert "rank" in errors.splitlines()[-1], errors
-    for pid in ranks:
-        assert not Path(f"/proc/{pid}").exists()
+    assert all_gone(ranks)

@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+from executor.watchdog import last_began
 
 pytestmark = pytest.mark.torch
 
@@ -41,6 +44,20 @@ def test_a_rank_stuck_in_a_library_call_is_ended_with_its_op() -> None:
         "rank 3: no progress for 1 s in op L0.dispatch of exchange L0.dispatch; "
         "a peer is lost or stuck"
     )
+
+
+def test_what_a_killed_rank_last_began_can_be_read(tmp_path: Path) -> None:
+    told = tmp_path / "began"
+    assert last_began(told) == ""
+    body = f"""
+import os, pathlib
+dog.stop()
+dog = Watchdog(1, told=pathlib.Path({str(told)!r}))
+dog.beat("op L0.dispatch of exchange L0.dispatch")
+os.kill(os.getpid(), 9)
+"""
+    assert run(body)[0] == -signal.SIGKILL
+    assert last_began(told) == "op L0.dispatch of exchange L0.dispatch"
 
 
 def test_beats_and_pauses_keep_a_rank_alive() -> None:
