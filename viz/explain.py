@@ -51,7 +51,7 @@ def explanation_page(document: Document, timelines: Mapping[str, Timeline]) -> P
         _figure(
             "3. Three layers of control",
             control_words(document["control"]),
-            control_html(document["control"]),
+            control_html(document["control"], bool(document["slots"]["shared"])),
         ),
         _figure(
             "4. Three optimisations",

@@ -86,8 +86,9 @@ def _rank_html(rank: Part, shown: list[int | None], routed: int, layout: str) ->
     return f'<tr><th scope="row">rank {rank["rank"]}</th>{"".join(cells)}</tr>'
 
 
-def control_html(control: Part) -> str:
-    """Figure 3: three cards, decisions by flag and version, what would change them."""
+def control_html(control: Part, shared: bool) -> str:
+    """Figure 3: three cards, decisions by flag and version, what would change them. `shared` is whether
+    the model has a shared expert at all."""
     here = control["here"]
     steps = "".join(
         f"<br>{escape(step['rule'])}: {escape(step['reason'])}" for step in here["steps"]
@@ -103,7 +104,7 @@ def control_html(control: Part) -> str:
         card(
             "Scheduling: what is left to overlap?",
             "by schedule",
-            *_hooks(control, here["outcome"] == "fused"),
+            *_hooks(control, here["outcome"] == "fused", shared),
         ),
     )
     rows = "".join(
@@ -135,7 +136,9 @@ def card(title: str, state: str, reason: str, more: str = "") -> str:
     )
 
 
-def _hooks(control: Part, fused: bool) -> tuple[str, str]:
+def _hooks(control: Part, fused: bool, shared: bool) -> tuple[str, str]:
+    if not shared:
+        return "the model has no shared expert that could hide an exchange", ""
     side = "fused" if fused else "unfused"
     items = "".join(
         f"<br><b>{escape(hook['schedule'])}</b>: {escape(hook[side])}"

@@ -36,13 +36,13 @@ def slots_words(slots: Part) -> str:
     """Two or three sentences about figure 2."""
     if not slots["shared"]:
         return (
-            f"Each of the {slots['ep_size']} ranks holds {_experts(slots['experts_per_rank'])}. The "
+            f"{_holding(slots)}. The "
             "model has no shared expert, so there is nothing to fuse and both layouts are the same."
         )
     other = "global" if slots["layout"] == "per_rank" else "per_rank"
     names = {"global": "global", "per_rank": "per-rank"}
     return (
-        f"Each of the {slots['ep_size']} ranks holds {_experts(slots['experts_per_rank'])} and, when "
+        f"{_holding(slots)} and, when "
         f"fused, one shared row. This all-to-all uses the {names[slots['layout']]} layout with "
         f"{slots['total_ids'][slots['layout']]} ids; the {names[other]} one would have "
         f"{slots['total_ids'][other]}. The shared slot's weight is "
@@ -50,8 +50,10 @@ def slots_words(slots: Part) -> str:
     )
 
 
-def _experts(count: int) -> str:
-    return "1 routed expert" if count == 1 else f"{count} routed experts"
+def _holding(slots: Part) -> str:
+    ranks, experts = slots["ep_size"], slots["experts_per_rank"]
+    who = "The one rank" if ranks == 1 else f"Each of the {ranks} ranks"
+    return f"{who} holds {experts} routed expert{'' if experts == 1 else 's'}"
 
 
 def control_words(control: Part) -> str:

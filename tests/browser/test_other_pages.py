@@ -84,6 +84,33 @@ def test_explain_draws_figures_and_follows_the_picked_token(
     opened.shot("explain")
 
 
+@pytest.mark.parametrize(
+    ("fusion", "outcome", "slot"),
+    [("auto", "not fused", "no fused slot"), ("enforce", "fused", "per-rank layout")],
+)
+def test_explain_shows_its_documents_numbers_and_flips_with_a_flag(
+    tmp_path: Path, open_page: Open, fusion: str, outcome: str, slot: str
+) -> None:
+    odd = "</script><script>document.title = 'run'</script> «тест»"
+    found = explain(load("tiny", [f"shared_experts.fusion={fusion}", f"name={odd}"]))
+    write_explanation(tmp_path / "e.html", found.document, found.timelines)
+    opened = open_page(tmp_path / "e.html")
+    assert opened.page.inner_text("h1").endswith(odd)
+    states = opened.page.eval_on_selector_all(".state", "all => all.map(s => s.textContent)")
+    assert states[:2] == [outcome, slot]
+    assert f"the shared expert is {outcome}" in opened.page.inner_text(".figure >> nth=2")
+    cells = opened.page.eval_on_selector_all(
+        "#paths [data-value], #gains [data-value]",
+        "all => all.map(c => [c.closest('table').id, c.dataset.schedule ?? c.closest('tr').dataset.schedule, c.dataset.key, Number(c.dataset.value), c.textContent])",
+    )
+    paths, gained = found.document["paths"], found.document["gains"]["rows"]
+    layers = {row["name"]: row["layer_us"] for row in gained}
+    for table, schedule, key, value, text in cells:
+        assert value == (paths[schedule][key] if table == "paths" else layers[schedule])
+        assert not key.endswith("us") or text.startswith(f"{value:,.1f} µs")
+    assert len(cells) == 12 + len(layers)
+
+
 @pytest.mark.parametrize(("batch", "best"), [(256, "tbo"), (8, "baseline")])
 def test_verdict_and_words_flip_with_the_batch(
     tmp_path: Path, open_page: Open, batch: int, best: str
