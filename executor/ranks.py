@@ -73,7 +73,7 @@ def require(job: Job) -> None:
     if seen < local:
         raise MissingResource(
             f"the {job.kernels} set needs {local} CUDA GPUs; torch sees {seen}. "
-            "--kernels reference runs on the CPU"
+            "`run --kernels reference` needs none"
         )
     if job.kernels == "production":
         from executor.libraries import load_library
@@ -89,7 +89,7 @@ def _require_kernels(job: Job) -> None:
     if job.deployment.fusion.slots:
         raise MissingKernel(
             f"the {job.kernels} set has no kernels for a fused shared expert ({job.program.name}); "
-            "--kernels reference has"
+            "`run --kernels reference` has"
         )
     if job.kernels == "production":
         check_kernels(job.program, LAUNCHERS, signals=False)
