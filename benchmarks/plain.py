@@ -66,17 +66,20 @@ class KernelAlone(NamedTuple):
 def kernels_alone(
     program: Program, machine: Machine, index: int = -1, layer: int = 0
 ) -> Iterator[KernelAlone]:
-    """The kernels and flights of one layer of a class of ranks (the last is the busiest)."""
+    """The kernels and flights of one layer of a class of ranks (the last is the busiest). A flight starts
+    as its send writes: it counts with what it takes beyond the send, so that an exchange takes what its
+    table says."""
     steps = program.classes[index].steps
     ops = [s.op for s in steps if isinstance(s, Launch) and s.op.layer == layer]
-    flown = {op.exchange for op in ops if op.role == "send"}
+    flights = {exchange.name: exchange.flight for exchange in program.exchanges}
     for op in ops:
         sms = op.grid.enforced_budget or machine.num_sms
-        yield KernelAlone(op.work.kind, op.name, machine.costs.alone(op.work, op.grid, sms).ns)
-    for exchange in program.exchanges:
-        if exchange.name in flown and exchange.flight is not None:
-            ns = machine.costs.alone(exchange.flight, op.grid, machine.num_sms).ns
-            yield KernelAlone("flight", exchange.name, ns)
+        ns = machine.costs.alone(op.work, op.grid, sms).ns
+        yield KernelAlone(op.work.kind, op.name, ns)
+        flight = flights[op.exchange] if op.exchange and op.role == "send" else None
+        if op.exchange and flight is not None:
+            flown = machine.costs.alone(flight, op.grid, machine.num_sms).ns
+            yield KernelAlone("flight", op.exchange, max(0, flown - ns))
 
 
 def predictions(whole: Alone, halves: Alone) -> dict[str, float]:
