@@ -99,5 +99,5 @@ COLUMNS: tuple[Column, ...] = (
     Column(("bounds_us.communication",), "comm. bound, ms", _milli),
     Column(("bounds_us.chain",), "chain bound, ms", _milli),
     Column(("memory_gib",), "memory, GiB", _tenth, "GiB"),
-    Column(("max_batch_per_rank",), "largest batch per rank", _whole),
+    Column(("max_batch_per_rank",), "batch per rank that memory holds", _whole),
 )
