@@ -249,8 +249,10 @@ def _read(path: Path) -> Config:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(path), "config", str(error), "a readable JSON file") from error
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), "config", "no UTF-8 text", "a readable JSON file") from error
+    except OSError as error:
+        raise InputError(str(path), "config", error.strerror, "a readable JSON file") from error
 
 
 def _name_of(path: Path) -> str:

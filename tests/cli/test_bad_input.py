@@ -145,6 +145,12 @@ def test_a_setting_names_its_key_and_fault(run: Run, setting: str, words: str) -
     assert words in done.stderr
 
 
+def test_a_folder_without_a_model_is_said_in_words(run: Run) -> None:
+    done = run("compare", "tiny", "--set", "model=.")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: config.json: config: 'No such file or directory'")
+
+
 def test_an_override_is_named_as_the_origin(run: Run) -> None:
     setting = "schedules=[tbo, {name: mine, ops: P Q, delta: 9}]"
     done = run("compare", "tiny", "--set", setting)
