@@ -41,6 +41,8 @@ from simulator import simulate
 from simulator.bands import band
 
 PREDICTED = Path(__file__).with_name("data") / "pairs_predicted.jsonl"
+# What was learnt from the comparison, kept apart from what is computed.
+NOTES = Path(__file__).with_name("data") / "pairs_notes.md"
 SEEDS = range(6)
 
 
@@ -67,15 +69,18 @@ def predict(pair: Pair, machine: Machine) -> dict[str, Any]:
         "counts": counts,
         "late_ns": late,
         "alone": {
-            "compute": _loop(pair, _alone(pair, parts, timed, (counts[0], 0)), 0),
-            "exchange": _loop(pair, _alone(pair, parts, timed, (0, counts[1])), 1),
+            "compute": loop_period(pair, _alone(pair, parts, timed, (counts[0], 0)), 0),
+            "exchange": loop_period(pair, _alone(pair, parts, timed, (0, counts[1])), 1),
         },
-        "beside": {"compute": _loop(pair, beside, 0), "exchange": _loop(pair, beside, 1)},
+        "beside": {
+            "compute": loop_period(pair, beside, 0),
+            "exchange": loop_period(pair, beside, 1),
+        },
         "error": {
             "compute": _error([parts.compute], machine),
             "exchange": _error(parts.exchange[0], machine),
         },
-        "makespan_ns": _makespan_ns(beside),
+        "makespan_ns": makespan_ns(beside),
     }
     if not pair.capped:
         found["band_ns"] = _band_ns(pair, parts, counts, machine, program, beside)
@@ -87,7 +92,7 @@ def _alone(pair: Pair, parts: Parts, timed: Machine, counts: tuple[int, int]) ->
     return simulate(loops(pair, parts, counts), timed, fold=False, counters=False)
 
 
-def _loop(pair: Pair, timeline: Timeline, which: int) -> dict[str, Any]:
+def loop_period(pair: Pair, timeline: Timeline, which: int) -> dict[str, Any]:
     """One loop's period, the mean of the ranks'."""
     periods = []
     for rank in range(RANKS):
@@ -127,7 +132,7 @@ def _sms(op: Op, machine: Machine) -> int:
     return op.grid.enforced_budget or machine.num_sms
 
 
-def _makespan_ns(timeline: Timeline) -> int:
+def makespan_ns(timeline: Timeline) -> int:
     gates = [span.end_ns for span in timeline.spans if span.op == "gate"]
     return timeline.makespan_ns - max(gates)
 
@@ -162,7 +167,7 @@ def _bands_ns(
     bands = {}
     doubt = max(found["error"].values())
     for which, name in enumerate(("compute", "exchange")):
-        times = [_loop(pair, timeline, which)["mean_ns"] for timeline in timelines]
+        times = [loop_period(pair, timeline, which)["mean_ns"] for timeline in timelines]
         times.append(found["beside"][name]["mean_ns"])
         bands[name] = (min(times) * (1 - doubt), max(times) * (1 + doubt))
     return bands
@@ -187,6 +192,8 @@ def main() -> None:
             parser.error("compare needs the file of measured pairs")
         measured = read(arguments.measured)
         text = document(outcomes(read(arguments.predicted), measured), measured)
+        if NOTES.exists():
+            text += "\n" + NOTES.read_text(encoding="utf-8")
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     else:

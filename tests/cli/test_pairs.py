@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from benchmarks.pairs import PREDICTED, predict, read
+from benchmarks.pairs_causes import blocks
 from benchmarks.pairs_document import document, outcomes
 from benchmarks.pairs_plan import call_counts, late_ns, loops, pairs, parts_of, period
 from benchmarks.pairs_run import finished
 from executor.calibrate.plan import PREFILL_TOKENS, SPLITS
+from models.counts import gemm, grouped_gemm
 from models.profile import load_machine
 from schedules.lint import lint
 
@@ -134,3 +136,17 @@ def test_a_pair_that_a_lost_run_began_is_not_begun_again(tmp_path: Any) -> None:
     assert finished(path) == set()
     path.write_text('{"pair": "a", "began": true}\n{"pair": "b", "ranks": []}\n')
     assert finished(path) == {"a", "b"}
+
+
+def test_blocks_of_a_gemm_and_of_padded_experts() -> None:
+    assert blocks(gemm(300, 256, 512, "fp8_block")) == 3 * 2
+    experts = grouped_gemm("grouped_gemm_contiguous", (1, 129), 384, 512, "fp8_block", 1)
+    assert blocks(experts) == (1 + 2) * 3
+
+
+def test_the_committed_measurements_are_of_the_committed_predictions() -> None:
+    measured = read(PREDICTED.with_name("pairs_h200_2x.jsonl"))
+    found = outcomes(read(PREDICTED), measured)
+    assert len(found) == len(PAIRS)
+    counts = {entry["pair"]: entry["counts"] for entry in measured if "ranks" in entry}
+    assert counts == {record["pair"]: record["counts"] for record in read(PREDICTED)}
