@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -55,29 +55,29 @@ def combinations(
     """All combinations on the given servers, each a device and an expert-parallel size: one class of
     every family, every backend, every format, every subset of the flags."""
     for family, backend, name, (device, ep) in product(rules.families, BACKENDS, FORMATS, servers):
-        base = _base(rules, family, backend, name, device, ep)
+        base = _arguments(rules, family, backend, name, device, ep)
         for bits in product((False, True), repeat=len(FLAGS)):
             flags: dict[str, Any] = dict(zip(FLAGS, bits, strict=True))
-            yield Combination(family, backend, name, device, replace(base, **flags))
+            yield Combination(family, backend, name, device, FusionCase(**base, **flags))
 
 
-def _base(
+def _arguments(
     rules: FusionRules, family: str, backend: str, name: str, device: str, ep: int
-) -> FusionCase:
+) -> dict[str, Any]:
     """The family's first class with 256 routed experts and one shared expert of the same size."""
     model_class, entry = next(iter(rules.families[family].classes.items()))
     platform, capability = device_facts(device)
-    return FusionCase(
-        model_class,
-        entry.accepts or model_class,
-        256,
-        1,
-        a2a=backend,
-        ep=ep,
-        tp=ep,
-        platform=platform,
-        capability=capability,
-        moe_intermediate=2048,
-        shared_intermediate=2048,
+    return {
+        "model_class": model_class,
+        "architecture": entry.accepts or model_class,
+        "n_routed": 256,
+        "n_shared": 1,
+        "a2a": backend,
+        "ep": ep,
+        "tp": ep,
+        "platform": platform,
+        "capability": capability,
+        "moe_intermediate": 2048,
+        "shared_intermediate": 2048,
         **FORMATS[name],
-    )
+    }
