@@ -17,7 +17,7 @@ test: check
 	$(PYTEST) -n auto --dist loadfile -m "not gpu"
 
 test-core: $(TEST_VENV)/.installed
-	$(PYTEST) -n auto --dist loadfile -m "not torch and not gpu and not browser and not slow"
+	$(PYTEST) -n auto --dist loadfile -m "not torch and not gpu and not browser"
 
 check: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/ruff format --check .

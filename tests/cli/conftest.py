@@ -1,5 +1,5 @@
-"""Running the command line as a user does, in an empty folder: `run` in a process of its own, `call`
-in this one, which is ten times quicker."""
+"""Running the command line as a user does, in an empty folder: `run` in this process, `process` in
+one of its own, for what depends on a process and takes the time of its start."""
 
 from __future__ import annotations
 
@@ -20,28 +20,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `moe-overlap ARGS...` in `tmp_path`; never raises for an exit status."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "NO_COLOR": "1"}
-
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "moe_overlap", *arguments],
-            cwd=tmp_path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    return call
-
-
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """As `run`, in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -57,3 +37,23 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         return subprocess.CompletedProcess(list(arguments), status, out.getvalue(), err.getvalue())
 
     return call_main
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Run:
+    """As `run`, by `python -m moe_overlap` in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "NO_COLOR": "1"}
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "moe_overlap", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return call

@@ -36,7 +36,6 @@ def test_a_low_latency_buffer_holds_a_batch_or_half_of_one() -> None:
     assert answers["best_at_largest"] == best
 
 
-@pytest.mark.slow
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     # A cap that does not bind: memory decides.
     sets = [
@@ -52,7 +51,6 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
         assert bool(there["schedules"][0]["refused"]) is refused
 
 
-@pytest.mark.slow
 def test_a_limit_on_latency_is_kept_and_nearly_reached() -> None:
     document = _document(EP8, limit_ms=4.0)
     answers = document["answers"]
@@ -80,7 +78,6 @@ def test_a_prompt_in_chunks_waits_for_all_of_them() -> None:
         assert document["answers"]["latency_ms"][name] == pytest.approx(2 * us / 1000, abs=1e-3)
 
 
-@pytest.mark.slow
 def test_the_flip_flips() -> None:
     name = "deepseek-v3-h100-ep72-decode"
     document = _document(name)

@@ -118,9 +118,9 @@ def test_the_same_input_gives_the_same_bytes() -> None:
     assert first == second
 
 
-def test_a_users_schedule_is_compared(call: Run) -> None:
+def test_a_users_schedule_is_compared(run: Run) -> None:
     ops = "P Q | C M G T | Da S | Db X Ca | Cb | O Z"
-    done = call(
+    done = run(
         "compare", "tiny", "--json",
         "--set", f"schedules=[baseline, tbo, {{name: mine, ops: '{ops}', delta: 2}}]",
     )  # fmt: skip
@@ -129,8 +129,8 @@ def test_a_users_schedule_is_compared(call: Run) -> None:
     assert rows["mine"]["step_us"] == pytest.approx(rows["tbo"]["step_us"], rel=0.02)
 
 
-def test_json_is_alone_on_standard_output_and_a_page_is_written(call: Run, tmp_path: Path) -> None:
-    done = call("compare", "tiny", "--json", "--html", "out/page.html")
+def test_json_is_alone_on_standard_output_and_a_page_is_written(run: Run, tmp_path: Path) -> None:
+    done = run("compare", "tiny", "--json", "--html", "out/page.html")
     assert (done.returncode, done.stderr) == (0, "")
     assert list(json.loads(done.stdout)) == TOP
     page = (tmp_path / "out" / "page.html").read_text()
@@ -138,39 +138,38 @@ def test_json_is_alone_on_standard_output_and_a_page_is_written(call: Run, tmp_p
     assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["page.html"]
 
 
-def test_the_table_names_rows_verdict_and_report(call: Run, tmp_path: Path) -> None:
-    done = call("compare", EP8)
+def test_the_table_names_rows_verdict_and_report(run: Run, tmp_path: Path) -> None:
+    done = run("compare", EP8)
     assert done.returncode == 0
     for word in ("sequential", "baseline", "sbo refused (sbo.sm90)", "tbo", "report: reports/"):
         assert word in done.stdout
     assert (tmp_path / "reports" / f"{EP8}.html").is_file()
 
 
-def test_nothing_that_fits_is_status_one(call: Run) -> None:
-    done = call("compare", EP8, "--set", "schedules=[sbo]", "--json")
+def test_nothing_that_fits_is_status_one(run: Run) -> None:
+    done = run("compare", EP8, "--set", "schedules=[sbo]", "--json")
     assert done.returncode == 1
     document = json.loads(done.stdout)
     assert (document["best"], document["verdict"]) == (None, None)
     assert document["why"].startswith("No schedule can run.")
 
 
-def test_simulate_writes_a_timeline_that_view_reads(call: Run, tmp_path: Path) -> None:
-    done = call("simulate", "tiny", "--schedule", "tbo", "-o", "tbo.json")
+def test_simulate_writes_a_timeline_that_view_reads(run: Run, tmp_path: Path) -> None:
+    done = run("simulate", "tiny", "--schedule", "tbo", "-o", "tbo.json")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "tbo.json").is_file()
-    assert call("view", "tbo.json", "--term").stdout.count("rank ") >= 2
-    seen = call("view", "tbo.json", "-o", "page.html")
+    assert run("view", "tbo.json", "--term").stdout.count("rank ") >= 2
+    seen = run("view", "tbo.json", "-o", "page.html")
     assert seen.stdout.strip() == "page.html"
     assert "tbo" in (tmp_path / "page.html").read_text()
 
 
-def test_simulate_refuses_what_the_rules_refuse(call: Run, tmp_path: Path) -> None:
-    done = call("simulate", EP8, "--schedule", "sbo", "-o", "sbo.json")
+def test_simulate_refuses_what_the_rules_refuse(run: Run, tmp_path: Path) -> None:
+    done = run("simulate", EP8, "--schedule", "sbo", "-o", "sbo.json")
     assert (done.returncode, done.stdout) == (1, "")
     assert "sbo is refused (sbo.sm90)" in done.stderr
     assert not (tmp_path / "sbo.json").exists()
     assert (
-        call("simulate", EP8, "--schedule", "sbo", "--allow-refused", "-o", "s.json").returncode
-        == 0
+        run("simulate", EP8, "--schedule", "sbo", "--allow-refused", "-o", "s.json").returncode == 0
     )
-    assert "did you mean 'tbo'" in call("simulate", EP8, "--schedule", "tboo").stderr
+    assert "did you mean 'tbo'" in run("simulate", EP8, "--schedule", "tboo").stderr

@@ -15,8 +15,6 @@ import moe_overlap as mo
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = json.loads((ROOT / "tests" / "golden" / "answers.json").read_text())
 
-QUICK = ("tiny", "deepseek-v3-h100-ep72-decode")
-
 
 @pytest.fixture(scope="module")
 def record() -> ModuleType:
@@ -36,9 +34,7 @@ def test_every_library_scenario_has_a_recorded_answer() -> None:
     assert set(RECORDED) == set(mo.library())
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in RECORDED]
-)
+@pytest.mark.parametrize("name", RECORDED)
 def test_the_answer_is_the_recorded_one(record: ModuleType, name: str) -> None:
     found: dict[str, Any] = record.answer(name)
     expected = RECORDED[name]

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,46 +16,44 @@ import pytest
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "moe_overlap", *words], capture_output=True, text=True, timeout=300
-    )
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_a_recording_lists_every_op_of_every_rank(tmp_path: Path) -> None:
+def test_a_recording_lists_every_op_of_every_rank(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "recorded.json"
-    done = command("run", "tiny", "-s", "tbo", "--kernels", "recording", "-o", str(target))
+    done = run("run", "tiny", "-s", "tbo", "--kernels", "recording", "-o", str(target))
     assert done.returncode == 0, done.stderr
     spans = json.loads(target.read_text())["spans"]
     per_rank = [sum(1 for span in spans if span["rank"] == rank) for rank in (0, 1)]
     assert per_rank[0] == per_rank[1] > 100
 
 
-def test_an_earlier_measurement_is_validated_without_running(tmp_path: Path) -> None:
+def test_an_earlier_measurement_is_validated_without_running(run: Run, tmp_path: Path) -> None:
     target, page = tmp_path / "recorded.json", tmp_path / "page.html"
-    command("run", "tiny", "-s", "tbo", "--kernels", "recording", "-o", str(target))
+    run("run", "tiny", "-s", "tbo", "--kernels", "recording", "-o", str(target))
     words = ("validate", "tiny", "-s", "tbo", "--measured", str(target))
-    done = command(*words, "-o", str(page), "--json")
+    done = run(*words, "-o", str(page), "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["schedules"]
     assert row["schedule"] == "tbo" and row["predicted_us"] > 100
     assert "L0" in page.read_text() or "dispatch" in page.read_text()
 
 
-def test_as_many_files_as_schedules() -> None:
-    done = command("validate", "tiny", "-s", "tbo", "-s", "baseline", "--measured", "one.json")
+def test_as_many_files_as_schedules(run: Run) -> None:
+    done = run("validate", "tiny", "-s", "tbo", "-s", "baseline", "--measured", "one.json")
     assert done.returncode == 1 and "one for each of 2 schedules" in done.stderr
 
 
-def test_an_unknown_kernel_set_is_refused() -> None:
-    done = command("run", "tiny", "-s", "tbo", "--kernels", "cuda")
+def test_an_unknown_kernel_set_is_refused(run: Run) -> None:
+    done = run("run", "tiny", "-s", "tbo", "--kernels", "cuda")
     assert done.returncode == 1 and "recording, reference, production" in done.stderr
 
 
 @needs_torch
-def test_a_machine_without_gpus_is_told_so() -> None:
+@pytest.mark.torch
+def test_a_machine_without_gpus_is_told_so(run: Run) -> None:
     for words in (("run", "tiny", "-s", "tbo"), ("validate", "tiny")):
-        done = command(*words)
+        done = run(*words)
         assert done.returncode == 3 and done.stderr.count("\n") == 1, done.stderr
         assert "needs 2 CUDA GPUs; torch sees 0" in done.stderr
 
@@ -88,9 +87,9 @@ def test_ranks_with_different_scenarios_are_told_so() -> None:
 @needs_torch
 @pytest.mark.torch
 @pytest.mark.slow
-def test_two_gloo_ranks_give_the_plain_models_output() -> None:
+def test_two_gloo_ranks_give_the_plain_models_output(process: Run) -> None:
     small = ("--set", "phase.decode.batch_per_rank=3", "--set", "phase.decode.kv_tokens=5")
-    done = command(
+    done = process(
         "run", "tiny", "-s", "tbo", "--kernels", "reference", "--layers", "1", "--json", *small
     )
     assert done.returncode == 0, done.stderr

@@ -232,7 +232,6 @@ def test_two_shards_without_an_index_may_not_share_a_name(tmp_path: Path) -> Non
         open_checkpoint(folder)
 
 
-@pytest.mark.slow
 def test_a_checkpoint_of_deepseek_v3_s_size_needs_little_memory(tmp_path: Path) -> None:
     """61 layers, 256 experts, headers only: more than 90,000 tensors in sparse files."""
     config = V3 | {

@@ -31,14 +31,7 @@ V3 = FusionCase(
 )
 
 
-@pytest.mark.parametrize(
-    "server",
-    [
-        pytest.param(server, marks=[pytest.mark.slow] * (server != ("sm90", 8)))
-        for server in SERVERS
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("server", SERVERS, ids=str)
 def test_the_full_product_is_decided_and_every_refusal_cites_a_rule(
     server: tuple[str, int],
 ) -> None:
