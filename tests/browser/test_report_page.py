@@ -202,6 +202,19 @@ def test_keyboard_moves_selects_and_zooms(opened: Opened) -> None:
     assert opened.page.evaluate("document.activeElement.id") == "search"
 
 
+def test_the_bar_does_not_hide_what_gets_the_focus(opened: Opened) -> None:
+    plot = "section[data-timeline=baseline] .plot"
+    opened.page.evaluate("moeOverlap.drawAll()")
+    opened.page.eval_on_selector(plot, "p => scrollBy(0, p.getBoundingClientRect().top - 20)")
+    opened.page.focus(plot)
+    opened.page.wait_for_timeout(200)
+    edges = opened.page.evaluate(
+        "[document.querySelector('.controls').getBoundingClientRect().bottom,"
+        " document.activeElement.getBoundingClientRect().top]"
+    )
+    assert edges[0] <= edges[1]
+
+
 def test_layers_ranks_and_switches(opened: Opened) -> None:
     place(opened, "sequential", 0, "L2.attn")
     lanes = "moeOverlap.sections[0].plot.layout.yaxis.ticktext.length"
