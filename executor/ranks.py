@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import pickle
 import queue
 import signal
 import socket
-import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -21,12 +20,11 @@ from executor.execute import execute
 from executor.job import ON_GPU, Job, Measured, joined
 from executor.kernel_set import ExecutorError, MissingKernel, MissingResource, PeerLost
 from executor.recording import Recording
-from executor.watchdog import Watchdog, last_began
+from executor.watchdog import Watchdog, end_with, last_began
 
 GROUP_TIMEOUT = timedelta(seconds=300)
 POLL_S = 0.5
-SURVIVOR_S = 3.0
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+SURVIVOR_S = 10.0
 
 
 def under_torchrun() -> bool:
@@ -171,7 +169,7 @@ def _await(processes: Sequence[BaseProcess], results: Any, folder: Path) -> Meas
         except queue.Empty:
             for rank, process in enumerate(processes):
                 if process.exitcode not in (None, 0):
-                    seen = _seen(len(processes), results, folder)
+                    seen = _seen(processes, results, folder)
                     raise PeerLost(
                         f"rank {rank} ended with status {process.exitcode}; {seen}"
                     ) from None
@@ -181,17 +179,23 @@ def _await(processes: Sequence[BaseProcess], results: Any, folder: Path) -> Meas
         return outcome  # type: ignore[no-any-return]
 
 
-def _seen(ranks: int, results: Any, folder: Path) -> str:
-    """Where the run was when a rank ended: what a survivor says of it soon, or what each last began."""
-    try:
-        outcome = results.get(timeout=SURVIVOR_S)
-    except queue.Empty:
-        outcome = None
-    if isinstance(outcome, ExecutorError):
-        return str(outcome)
-    began = [(rank, last_began(_told(folder, rank))) for rank in range(ranks)]
-    texts = [f"rank {rank} was in {what}" for rank, what in began if what]
-    return ", ".join(texts) or "the run is over"
+def _seen(processes: Sequence[BaseProcess], results: Any, folder: Path) -> str:
+    """Where the run was when a rank ended: what each rank last began, or what a survivor says soon."""
+    began = [(rank, last_began(_told(folder, rank))) for rank in range(len(processes))]
+    if texts := [f"rank {rank} was in {what}" for rank, what in began if what]:
+        return ", ".join(texts)
+    limit = time.monotonic() + SURVIVOR_S
+    while time.monotonic() < limit:
+        alive = any(process.is_alive() for process in processes)
+        try:
+            outcome = results.get(timeout=POLL_S)
+        except queue.Empty:
+            if not alive:
+                break
+            continue
+        if isinstance(outcome, ExecutorError):
+            return str(outcome)
+    return "the run is over"
 
 
 def _told(folder: Path, rank: int) -> Path:
@@ -201,7 +205,7 @@ def _told(folder: Path, rank: int) -> Path:
 def _rank_process(
     parcel: Path, rank: int, world_size: int, port: int, results: Any, parent: int
 ) -> None:
-    _end_with(parent)
+    end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends all ranks
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
     job: Job = pickle.loads(parcel.read_bytes())
@@ -216,15 +220,6 @@ def _rank_process(
     results.join_thread()
     if job.kernels in ON_GPU:
         os._exit(0)  # the libraries' own clean-up at exit aborts once a peer is gone
-
-
-def _end_with(parent: int) -> None:
-    """Let the kernel end this process when `parent`, which started it, is gone, however it ended."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _free_port() -> int:

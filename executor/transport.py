@@ -7,6 +7,7 @@ in different orders, as on a device.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -185,4 +186,6 @@ class Gloo:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    """What gloo says, without its source file in front and its advice behind."""
+    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return re.sub(r"^\[[^]]*\] ", "", line).partition(". ")[0]

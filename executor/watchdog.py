@@ -7,6 +7,7 @@ and ends the rank, with one line, when nothing new began for too long.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 
 TEXT_BYTES = 240
 HEAD_BYTES = 16
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 POLL_S = 0.25
 
 
@@ -71,8 +73,19 @@ def last_began(told: Path) -> str:
         return ""
 
 
+def end_with(parent: int) -> None:
+    """Let the kernel end this process when `parent`, which started it, is gone, however it ended; a
+    stopped process too."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def watch(shared: mmap.mmap, rank: int, rank_pid: int) -> None:
     """The watcher's life: until the rank is gone, or until it has to go."""
+    end_with(rank_pid)
     while os.getppid() == rank_pid:
         began, limit_s = struct.unpack("dd", shared[:HEAD_BYTES])
         if limit_s and time.monotonic() - began > limit_s:

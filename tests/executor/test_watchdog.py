@@ -60,6 +60,31 @@ os.kill(os.getpid(), 9)
     assert last_began(told) == "op L0.dispatch of exchange L0.dispatch"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone ends children with their parent")
+def test_a_stopped_watcher_ends_with_its_rank() -> None:
+    body = """
+import os, signal
+time.sleep(1.0)
+os.kill(dog._pid, signal.SIGSTOP)
+print(dog._pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    status, output, _, took = run(body)  # returns once the watcher, too, has closed its output
+    assert status == -signal.SIGKILL and took < 30
+    limit = time.monotonic() + 10
+    while alive(output.strip()) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not alive(output.strip())
+
+
+def alive(pid: str) -> bool:
+    """Whether a process runs or is stopped; where nobody reaps orphans, the dead stay listed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def test_beats_and_pauses_keep_a_rank_alive() -> None:
     body = "\n".join(
         [
