@@ -11,7 +11,7 @@ from viz.palette import family, family_name
 
 WIDTH, ROW, MARGIN = 1200, 34, 150
 _CHARACTER = 6.6
-_DARK_TEXT_BELOW = 0.5
+_WHITE_TEXT_BELOW = 0.2  # there white and the page's ink read equally well
 
 Kernels = Sequence[Mapping[str, Any]]
 
@@ -41,7 +41,7 @@ def _box(kernel: Mapping[str, Any], left: float, top: int, width: float) -> str:
     tip = escape(f"{kernel['name']}: {micro(kernel['us'])}, {kernel['kind']}")
     text = ""
     if len(kernel["name"]) * _CHARACTER + 6 < width:
-        dark = _luminance(family(name).light) < _DARK_TEXT_BELOW
+        dark = _luminance(family(name).light) < _WHITE_TEXT_BELOW
         text = (
             f'<text class="inside{" onDark" * dark}" x="{left + width / 2:.1f}" y="{top + 18}" '
             f'text-anchor="middle">{escape(kernel["name"])}</text>'
@@ -53,5 +53,9 @@ def _box(kernel: Mapping[str, Any], left: float, top: int, width: float) -> str:
 
 
 def _luminance(colour: str) -> float:
-    red, green, blue = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
-    return 0.299 * red + 0.587 * green + 0.114 * blue
+    """Relative luminance, 0 to 1, as WCAG 2 defines it."""
+    shares = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    red, green, blue = (
+        v / 12.92 if v <= 0.03928 else float(((v + 0.055) / 1.055) ** 2.4) for v in shares
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -10,7 +10,9 @@ import pytest
 
 from tests.browser.conftest import SHOTS, Opened
 from tests.viz.made import made_comparison
+from tests.viz.test_palette import linear
 from viz.figures import COLUMNS, lookup
+from viz.palette import FAMILIES, family_name
 from viz.report import write_report
 
 pytestmark = pytest.mark.browser
@@ -182,6 +184,34 @@ def test_theme_switch_changes_page_and_bars(opened: Opened) -> None:
     assert light[0] != dark[0]
     assert light[1] != dark[1]
     assert opened.page.inner_text("#theme") == "Light"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_names_stand_out_from_their_bars(
+    report: tuple[dict[str, Any], Path], open_page: Open, scheme: str
+) -> None:
+    opened = open_page(report[1], scheme=scheme)
+    opened.page.evaluate("moeOverlap.drawAll()")
+    written = opened.page.evaluate(
+        "moeOverlap.sections[0].plot.data.filter(t => t.mode === 'text').flatMap(t => t.text.map(n => [n, t.textfont.color]))"
+    )
+    bars = {one.name: getattr(one, scheme) for one in FAMILIES}
+    pairs = {
+        (bars[family_name("grouped_gemm_masked", name)], ink)
+        for name, ink in written
+        if name in ("gemm1", "gemm2")
+    }
+    assert len(pairs) == 1
+    assert all(contrast(bar, ink) >= 4.5 for bar, ink in pairs)
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours as WCAG 2 defines it."""
+    weights = (0.2126, 0.7152, 0.0722)
+    shades = sorted(
+        sum(w * v for w, v in zip(weights, linear(colour), strict=True)) for colour in (one, other)
+    )
+    return (shades[1] + 0.05) / (shades[0] + 0.05)
 
 
 def test_keyboard_moves_selects_and_zooms(opened: Opened) -> None:

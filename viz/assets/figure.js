@@ -19,9 +19,11 @@ function mix(hex, other, share) {
   return "#" + a.map((v, k) => Math.round(v + (b[k] - v) * share).toString(16).padStart(2, "0")).join("");
 }
 
+// Relative luminance as WCAG 2 defines it; at 0.2 white and the page's ink read equally well.
 function luminance(hex) {
-  const [r, g, b] = [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16) / 255);
-  return 0.299 * r + 0.587 * g + 0.114 * b;
+  const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = [1, 3, 5].map((k) => linear(parseInt(hex.slice(k, k + 2), 16) / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
 function familyColour(family, child, dark) {
@@ -126,7 +128,7 @@ class Figure {
     const text = shortName(this.data, i);
     if (px < text.length * 6.7 + 6 || opacity < 0.3) return;
     const colour = familyColour(this.view.families[c.family[i]], c.child[i], this.dark);
-    const trace = labels[luminance(colour) > 0.5 ? "dark" : "light"];
+    const trace = labels[luminance(colour) > 0.2 ? "dark" : "light"];
     trace.x.push((x0 + x1) / 2);
     trace.y.push(y + 0.5);
     trace.text.push(text);
