@@ -94,7 +94,7 @@ def test_usage_errors_are_status_two(run: Run, arguments: tuple[str, ...]) -> No
 def test_what_cannot_be_written_is_one_message(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for target in ("file/page.html", ".", "/proc/page.html"):
-        done = run("compare", "tiny", "--html", target, "--json")
+        done = run("compare", "tiny", "--fidelity", "fast", "--html", target, "--json")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("error: ")
         assert "Traceback" not in done.stderr
