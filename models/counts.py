@@ -7,6 +7,8 @@ per 16 values.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from models.work import Work, work
 
 BF16 = 2
@@ -80,6 +82,11 @@ def bmm(heads: int, m: int, n: int, k: int) -> Work:
     )
 
 
+def padded_rows(rows: Iterable[int]) -> int:
+    """Rows of a contiguous grouped GEMM whose experts have `rows`: each rounded up to BLOCK_M."""
+    return sum(ceil_to(count, BLOCK_M) for count in rows)
+
+
 def grouped_gemm(kind: str, rows: tuple[int, ...], n: int, k: int, weights: str, part: int) -> Work:
     """A grouped GEMM over the local experts; `rows` are the tokens of each.
 
@@ -88,7 +95,7 @@ def grouped_gemm(kind: str, rows: tuple[int, ...], n: int, k: int, weights: str,
     not read. `part` is 1 for gate and up, 2 for down.
     """
     active = sum(1 for count in rows if count)
-    padded = sum(ceil_to(count, BLOCK_M) for count in rows)
+    padded = padded_rows(rows)
     computed = padded if kind == "grouped_gemm_contiguous" else sum(rows)
     return work(
         kind,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from models.counts import BF16, BLOCK_M, FP32, activation_bytes, ceil_to, elementwise, gemm
+from models.counts import BF16, FP32, activation_bytes, elementwise, gemm, padded_rows
 from models.deployment import Kernel
 from models.expert_kernels import ExchangeName, Groups, expert_pair, expert_rows
 from models.kernels import Assembly
@@ -75,7 +75,7 @@ def _experts(build: Assembly, routing: Routing, rank: int, everyone: int) -> tup
     """The rows of this rank's experts, the GEMM pair, and their weighted sum per token."""
     hidden, weights = build.deployment.model.hidden_size, build.deployment.quantization.weights
     rows = expert_rows(routing, rank)
-    padded = sum(ceil_to(count, BLOCK_M) for count in rows)
+    padded = padded_rows(rows)
     copied = activation_bytes(sum(rows), hidden, weights)
     gathered = activation_bytes(padded, hidden, weights)
     out = everyone * hidden * BF16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.counts import BF16, BLOCK_M, FP32, activation_bytes, ceil_to, elementwise, quantise
+from models.counts import BF16, FP32, activation_bytes, elementwise, padded_rows, quantise
 from models.deployment import Kernel
 from models.exchanges import copies, payload_bytes
 from models.expert_kernels import Groups, exchange_kernel, expert_pair, expert_rows
@@ -60,7 +60,7 @@ def _experts(build: Assembly, routing: Routing, rank: int, received: int) -> tup
     """Received tokens to padded expert rows, the GEMM pair, and the weighted sum per token."""
     deployment, hidden = build.deployment, build.deployment.model.hidden_size
     rows = expert_rows(routing, rank)
-    padded = sum(ceil_to(count, BLOCK_M) for count in rows)
+    padded = padded_rows(rows)
     copied = activation_bytes(sum(rows), hidden, deployment.quantization.weights)
     gathered = activation_bytes(padded, hidden, deployment.quantization.weights)
     out = received * hidden * BF16

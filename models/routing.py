@@ -153,17 +153,6 @@ class Routing:
         """Tokens of every row of every rank's grouped GEMM, int64[W, n]."""
         return self.expert_tokens().reshape(self.ep_size, self.experts_per_rank)
 
-    def padded_rows(self, block_m: int) -> Counts:
-        """Rows of each rank's contiguous grouped GEMM, int64[W]: each expert rounded up to `block_m`."""
-        rows = -(-self.local_expert_tokens() // block_m) * block_m
-        return np.asarray(rows.sum(axis=1), dtype=np.int64)
-
-    def expected_m(self, ranks_tokens: int) -> int:
-        """Rows per expert that the masked grouped GEMM is told to expect, from the tokens of one rank
-        (SGLang: `(T * W * k + E) // E`)."""
-        copies = ranks_tokens * self.ep_size * self.top_k
-        return (copies + self.num_physical) // self.num_physical
-
     def imbalance(self) -> float:
         """Copies that the busiest rank receives over the mean of all ranks (1 when there are none)."""
         received = self.rank_copies().sum(axis=0)

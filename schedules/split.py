@@ -135,11 +135,6 @@ def split_batch(
     return child_a, child_b, cuts
 
 
-def padded_tokens(tokens: int, attention_tp: int) -> int:
-    """Tokens of a child rounded up to a multiple of the attention group's size."""
-    return -(-tokens // attention_tp) * attention_tp
-
-
 def non_padded(token_index: int, valid_tokens: int) -> tuple[int, int]:
     """Valid tokens of children A and B when only the first `valid_tokens` of the batch are:
     padding falls on B first."""

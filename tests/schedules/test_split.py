@@ -11,7 +11,6 @@ from models.sglang_rules import Refused
 from schedules.split import (
     child_lens,
     non_padded,
-    padded_tokens,
     split_batch,
     split_decode,
     split_extend,
@@ -103,4 +102,3 @@ def test_modes_without_a_split_are_refused() -> None:
 def test_padding_falls_on_child_b() -> None:
     assert non_padded(128, 100) == (100, 0)
     assert non_padded(128, 200) == (128, 72)
-    assert [padded_tokens(n, 4) for n in (0, 1, 4, 5)] == [0, 4, 4, 8]
