@@ -11,8 +11,9 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from executor import small_kernels as small
+from executor.kernels.gate import top_k
 from executor.layer_state import Piece
-from executor.plain_layer import ROPE_BASE, expert_scores
+from executor.plain_layer import ROPE_BASE
 from executor.production_state import ProductionState
 from executor.reference import Call
 
@@ -213,21 +214,19 @@ def gate(call: Call) -> None:
 
 
 def topk(call: Call) -> None:
-    """Top-k is run for its time; then the scenario's ids get the router's weights."""
+    """The choice is made in one kernel, as in serving, which then weighs the scenario's ids instead."""
     state = state_of(call)
     model, ids = state.model, state.of(call.op).ids
-    logits = inputs(call)[0]
-    logits.sigmoid().topk(model.top_k, dim=-1)
-    if model.scoring == "sigmoid":
-        weights = small.sigmoid_scores(
-            logits,
-            ids,
-            model.n_routed_experts,
-            normalise=model.norm_topk_prob,
-            factor=model.routed_scaling_factor,
-        )
-    else:
-        weights = expert_scores(model, logits.float(), ids).contiguous()
+    _, weights = top_k(
+        inputs(call)[0],
+        model.top_k,
+        groups=max(1, model.n_group),
+        kept_groups=max(1, model.topk_group),
+        sigmoid=model.scoring == "sigmoid",
+        normalise=model.norm_topk_prob,
+        factor=model.routed_scaling_factor,
+        given=ids,
+    )
     output(call, (ids, weights))
 
 

@@ -12,7 +12,6 @@ from executor.triton_kernels import (
     permute_kernel,
     quantise_kernel,
     rotate_kernel,
-    score_kernel,
     softmax_kernel,
     store_kernel,
     weighted_sum_kernel,
@@ -142,20 +141,6 @@ def softmax_(x: torch.Tensor, lengths: torch.Tensor, scale: float) -> torch.Tens
     if batch:
         softmax_kernel[(batch * heads,)](x, lengths, size, scale, heads, BLOCK=power_of_two(size))
     return x
-
-
-def sigmoid_scores(
-    logits: torch.Tensor, ids: torch.Tensor, experts: int, *, normalise: bool, factor: float
-) -> torch.Tensor:
-    """Router weights float32 [T, k] of the given ids [T, k] (0 for -1) from logits [T, n]."""
-    tokens, slots = ids.shape
-    out = torch.empty(tokens, slots, dtype=torch.float32, device=ids.device)
-    if tokens:
-        score_kernel[(tokens,)](
-            logits, ids, out, logits.stride(0), slots, experts, factor,
-            NORMALISE=normalise, SLOTS=power_of_two(slots),
-        )  # fmt: skip
-    return out
 
 
 def store_latents(

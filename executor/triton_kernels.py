@@ -171,29 +171,6 @@ def add_kernel(a, b, c, out, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def score_kernel(
-    logits,
-    ids,
-    out,
-    stride,
-    slots,
-    experts,
-    factor,
-    NORMALISE: tl.constexpr,
-    SLOTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, SLOTS)
-    chosen = tl.load(ids + row * slots + at, mask=at < slots, other=-1)
-    valid = chosen >= 0
-    logit = tl.load(logits + row * stride + chosen % experts, mask=valid, other=0.0)
-    score = tl.where(valid, 1.0 / (1.0 + tl.exp(-logit.to(tl.float32))), 0.0)
-    if NORMALISE:
-        score = score / tl.maximum(tl.sum(score, 0), 1e-20)
-    tl.store(out + row * slots + at, score * factor, mask=at < slots)
-
-
-@triton.jit
 def store_kernel(
     latent,
     key,

@@ -10,13 +10,11 @@ import torch
 from executor import small_kernels as small
 from executor.collective_exchange import Collective
 from executor.kernel_set import MissingKernel
-from executor.kernels.gate import top_k
 from executor.kernels.gemm import Grain, Signals, Tiling
 from executor.kernels.grouped_gemm import SIGNAL_ROWS
 from executor.kernels.low_latency import LowLatency
 from executor.kernels.mla_decode import mla_decode
 from executor.kernels.normal import Normal
-from executor.plain_layer import expert_scores
 from executor.production_attention import ATTENTION, Launcher, attn, inputs, output, state_of
 from executor.production_moe import MOE, Permuted, Received, gemm2, nothing
 from executor.reference import Call
@@ -156,18 +154,6 @@ def combine_recv(call: Call) -> None:
     output(call, _low(call).receive_combine(ids, weights, _exchange(call).buffer(call.op)))
 
 
-def topk(call: Call) -> None:
-    """Top-k is run for its time; then the scenario's ids get the router's weights."""
-    state = state_of(call)
-    model, logits = state.model, inputs(call)[0]
-    top_k(
-        logits, model.top_k, groups=max(1, model.n_group), kept_groups=max(1, model.topk_group),
-        sigmoid=model.scoring == "sigmoid", normalise=model.norm_topk_prob,
-    )  # fmt: skip
-    ids = state.of(call.op).ids
-    output(call, (ids, expert_scores(model, logits.float(), ids).float().contiguous()))
-
-
 def attention(call: Call) -> None:
     """Absorbed attention by our kernel in decode, else as in the production set."""
     named = dict(zip((n.rpartition(".")[2] for n in call.op.reads), inputs(call), strict=True))
@@ -186,7 +172,6 @@ def attention(call: Call) -> None:
 
 OWN: dict[str, Launcher] = {
     "attn": attention,
-    "topk": topk,
     "layout": layout,
     "dispatch.notify": dispatch_notify,
     "dispatch": dispatch,

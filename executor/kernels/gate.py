@@ -10,11 +10,12 @@ import triton.language as tl
 
 @triton.jit
 def _top_k_kernel(
-    logits, ids, weights, experts, factor,
+    logits, ids, weights, given, experts, factor,
     SIGMOID: tl.constexpr, NORMALISE: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr,
-    TOP_K: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+    TOP_K: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
-    """One token: GROUPS x BLOCK experts; a group's score is the sum of its two best."""
+    """One token: GROUPS x BLOCK experts; a group's score is the sum of its two best. With GIVEN
+    slots the weights are those of other ids than the chosen ones."""
     token = tl.program_id(0).to(tl.int64)
     group, member = tl.arange(0, GROUPS), tl.arange(0, BLOCK)
     size = experts // GROUPS
@@ -22,12 +23,15 @@ def _top_k_kernel(
     live = (member < size)[None, :] & (group >= 0)[:, None]
     score = tl.load(logits + token * experts + expert, mask=live, other=float("-inf"))
     score = score.to(tl.float32)
+    highest = 0.0
+    total = 1.0
     if SIGMOID:
         score = tl.where(live, 1.0 / (1.0 + tl.exp(-score)), -1.0)
     else:
         highest = tl.max(tl.max(score, 1), 0)
         score = tl.where(live, tl.exp(score - highest), 0.0)
-        score = tl.where(live, score / tl.sum(tl.sum(score, 1), 0), -1.0)
+        total = tl.sum(tl.sum(score, 1), 0)
+        score = tl.where(live, score / total, -1.0)
     if KEPT < GROUPS:
         best = tl.max(score, 1)
         at = tl.argmax(score, 1)
@@ -46,10 +50,19 @@ def _top_k_kernel(
         chosen = tl.where(slot == turn, winner, chosen)
         weight = tl.where(slot == turn, best, weight)
         score = tl.where(expert == winner, -1.0, score)
+    if GIVEN:
+        other = tl.load(given + token * GIVEN + slot, mask=slot < GIVEN, other=-1)
+        logit = tl.load(logits + token * experts + other % experts, mask=other >= 0, other=0.0)
+        if SIGMOID:
+            weight = 1.0 / (1.0 + tl.exp(-logit.to(tl.float32)))
+        else:
+            weight = tl.exp(logit.to(tl.float32) - highest) / total
+        weight = tl.where(other >= 0, weight, 0.0)
     if NORMALISE:
-        weight = weight / tl.sum(weight, 0)
+        weight = weight / tl.maximum(tl.sum(weight, 0), 1e-20)
     tl.store(ids + token * TOP_K + slot, chosen.to(tl.int64), mask=slot < TOP_K)
-    tl.store(weights + token * TOP_K + slot, weight * factor, mask=slot < TOP_K)
+    width = GIVEN if GIVEN else TOP_K
+    tl.store(weights + token * width + slot, weight * factor, mask=slot < width)
 
 
 def top_k(
@@ -61,17 +74,21 @@ def top_k(
     sigmoid: bool = True,
     normalise: bool = True,
     factor: float = 1.0,
+    given: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(ids int64 [T, k], weights float32 [T, k]) of logits [T, experts]; `groups` is a power of two
-    that divides the experts. Ties go to the lower id."""
+    that divides the experts. Ties go to the lower id. With `given` ids [T, n] the choice is made all the
+    same, but the weights [T, n] are theirs: 0 for -1, and an id beyond the experts is a copy of one."""
     tokens, experts = logits.shape
+    slots = 0 if given is None else given.shape[1]
     ids = torch.empty(tokens, k, dtype=torch.int64, device=logits.device)
-    weights = torch.empty(tokens, k, dtype=torch.float32, device=logits.device)
+    weights = torch.empty(tokens, slots or k, dtype=torch.float32, device=logits.device)
     if tokens:
         _top_k_kernel[(tokens,)](
-            logits, ids, weights, experts, factor, SIGMOID=sigmoid, NORMALISE=normalise,
-            GROUPS=groups, KEPT=kept_groups, TOP_K=k, SLOTS=1 << (k - 1).bit_length(),
-            BLOCK=1 << (experts // groups - 1).bit_length(), num_warps=4,
+            logits, ids, weights, ids if given is None else given, experts, factor,
+            SIGMOID=sigmoid, NORMALISE=normalise, GROUPS=groups, KEPT=kept_groups, TOP_K=k,
+            SLOTS=1 << (max(k, slots) - 1).bit_length(),
+            BLOCK=1 << (experts // groups - 1).bit_length(), GIVEN=slots, num_warps=4,
         )  # fmt: skip
     return ids, weights
 

@@ -89,7 +89,17 @@ def everything() -> list[str]:
             16,
             x="*i32",
         ),
-        compiled(gate._top_k_kernel, top_k | {"SLOTS": 8}, 4, logits="*bf16", factor="fp32"),
+        *(
+            compiled(
+                gate._top_k_kernel,
+                top_k | {"SLOTS": 8, "GIVEN": given},
+                4,
+                logits="*bf16",
+                given="*i64",
+                factor="fp32",
+            )
+            for given in (0, 8)
+        ),
         compiled(
             mla_decode._mla_kernel, attention, 8, **dict.fromkeys(cached, "*bf16"), scale="fp32"
         ),

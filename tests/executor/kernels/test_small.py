@@ -31,6 +31,26 @@ def test_equal_scores_go_to_the_lower_id(device: str) -> None:
     torch.testing.assert_close(weights, torch.full((2, 3), 1 / 3, device=device))
 
 
+@pytest.mark.parametrize("sigmoid", [True, False])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_given_ids_get_the_weights_of_their_own_logits(
+    device: str, sigmoid: bool, normalise: bool
+) -> None:
+    logits = torch.randn(7, 16, device=device)
+    given = torch.randint(-1, 32, (7, 5), device=device)
+    chosen, _ = top_k(logits, 3, groups=4, kept_groups=2, sigmoid=sigmoid)
+    ids, weights = top_k(
+        logits, 3, groups=4, kept_groups=2, sigmoid=sigmoid, normalise=normalise, factor=2.5,
+        given=given,
+    )  # fmt: skip
+    assert torch.equal(ids, chosen)
+    scores = logits.sigmoid() if sigmoid else logits.softmax(-1)
+    expected = scores.gather(-1, given.clamp(min=0) % 16) * (given >= 0)
+    if normalise:
+        expected = expected / expected.sum(-1, keepdim=True).clamp(min=1e-20)
+    torch.testing.assert_close(weights, 2.5 * expected)
+
+
 @pytest.mark.parametrize("heads", [3, 20])
 def test_attention_over_latents(device: str, heads: int) -> None:
     lengths = torch.tensor([1, 70, 32], dtype=torch.int32, device=device)
