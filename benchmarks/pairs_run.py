@@ -242,7 +242,7 @@ class Bench:
         import torch.distributed as dist
 
         from executor.calibrate.clocks import nvml_reader
-        from executor.calibrate.layers import Sessions
+        from executor.sessions import Sessions
 
         self.rank, self.machine, self.beat = int(os.environ["RANK"]), machine, beat
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

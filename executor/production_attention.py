@@ -216,7 +216,7 @@ def gate(call: Call) -> None:
 def topk(call: Call) -> None:
     """The choice is made in one kernel, as in serving, which then weighs the scenario's ids instead."""
     state = state_of(call)
-    model, ids = state.model, state.of(call.op).ids
+    model, tokens = state.model, state.of(call.op)
     _, weights = top_k(
         inputs(call)[0],
         model.top_k,
@@ -225,9 +225,11 @@ def topk(call: Call) -> None:
         sigmoid=model.scoring == "sigmoid",
         normalise=model.norm_topk_prob,
         factor=model.routed_scaling_factor,
-        given=ids,
+        given=tokens.routed,
     )
-    output(call, (ids, weights))
+    if tokens.shared.shape[1]:
+        weights = torch.cat((weights, tokens.shared), dim=1)
+    output(call, (tokens.ids, weights))
 
 
 def silu(call: Call) -> None:

@@ -64,40 +64,80 @@ def open_session(
     """Libraries, buffers and one layer's weights; MissingResource before anything is allocated when
     a library, a GPU or memory is missing."""
     many_hardware_queues()
-    model, ranks = deployment.model, deployment.ep_size
-    local = deployment.experts_per_rank
-    free = torch.cuda.mem_get_info()[0]
-    need = weight_bytes(model, local)
-    if need * SPARE > free:
-        raise MissingResource(
-            f"rank {rank}: weights of {need / 2**30:.1f} GiB do not fit {free / 2**30:.1f} GiB"
-        )
-    device = torch.device("cuda", torch.cuda.current_device())
-    num_sms = torch.cuda.get_device_properties(device).multi_processor_count
-    gemm = DeepGemm(num_sms)
-    exchange = DeepEp(
+    require_weights(deployment, rank)
+    gemm = DeepGemm(torch.cuda.get_device_properties("cuda").multi_processor_count)
+    exchange = open_deep_ep(deployment, group, most_sms=most_sms)
+    session = session_around(gemm, exchange, deployment, rank, group, seed=seed, beat=beat)
+    if deployment.a2a.mode == "normal":
+        session.pool.adopt("comm", exchange.comm_stream)
+    return session
+
+
+def open_deep_ep(deployment: Deployment, group: Any, *, most_sms: int) -> DeepEp:
+    """DeepEP's buffer for the deployment's mode."""
+    return DeepEp(
         group,
         deployment.a2a.mode,
-        hidden=model.hidden_size,
+        hidden=deployment.model.hidden_size,
         num_experts=deployment.physical_experts,
         max_tokens=deployment.a2a.max_dispatch_tokens_per_rank,
         most_sms=most_sms,
     )
-    first = rank * local
-    weights = production_weights(model, range(first, first + local), seed, device)
-    gate = Gate(rank, ranks)
-    pool = StreamPool()
-    if deployment.a2a.mode == "normal":
-        pool.adopt("comm", exchange.comm_stream)
-    clocks = ClockLog(torch.cuda.current_device())
-    return Session(deployment, rank, group, gate, pool, clocks, gemm, exchange, weights, seed, beat)
+
+
+def require_weights(deployment: Deployment, rank: int) -> None:
+    """MissingResource unless this rank's part of a layer's weights fits what its GPU has free."""
+    free = torch.cuda.mem_get_info()[0]
+    need = weight_bytes(deployment.model, deployment.slots_per_rank)
+    if need * SPARE > free:
+        raise MissingResource(
+            f"rank {rank}: weights of {need / 2**30:.1f} GiB do not fit {free / 2**30:.1f} GiB"
+        )
+
+
+def session_around(
+    gemm: Any,
+    exchange: Any,
+    deployment: Deployment,
+    rank: int,
+    group: Any,
+    *,
+    seed: int,
+    beat: Callable[[str], None],
+) -> Session:
+    """A session on these libraries, with the rank's weights drawn."""
+    gpu = torch.cuda.current_device()
+    return Session(
+        deployment,
+        rank,
+        group,
+        Gate(rank, deployment.ep_size),
+        StreamPool(),
+        ClockLog(gpu),
+        gemm,
+        exchange,
+        weights_of(deployment, rank, seed, torch.device("cuda", gpu)),
+        seed,
+        beat,
+    )
+
+
+def weights_of(
+    deployment: Deployment, rank: int, seed: int, device: torch.device
+) -> ProductionWeights:
+    """One layer's weights with the experts of a rank, the fused shared one included."""
+    first = rank * deployment.experts_per_rank
+    local = range(first, first + deployment.experts_per_rank)
+    fused = deployment.fusion.slots > 0
+    return production_weights(deployment.model, local, seed, device, fused=fused)
 
 
 def kernels_for(
     session: Session, batch: Batch, routing: Routing, *, layers: int, **options: Any
 ) -> Production:
-    """A kernel set for one batch; `options` are those of `Production`."""
-    rank, device = session.rank, session.device
+    """A kernel set for one batch; `options` are those of `Production`. `routing` holds routed experts
+    only; the session's deployment says what is fused."""
+    rank, device, fusion = session.rank, session.device, session.deployment.fusion
     cut = split_batch(batch)[2][rank]
     generator = torch.Generator(device=device).manual_seed(session.seed * 7919 + rank + 1)
     model = session.deployment.model
@@ -109,11 +149,11 @@ def kernels_for(
         session.weights,
         session.gemm,
         session.exchange,
-        tokens_by_child(batch, routing, rank, cut, device),
+        tokens_by_child(batch, routing, rank, cut, device, fusion),
         empty_caches(model, batch, rank, layers, session.seed, device),
         rank,
         routing.ep_size,
-        routing.num_physical,
+        routing.num_physical + routing.ep_size * fusion.slots,
     )
     inputs = {
         "in.hidden": hidden,

@@ -11,7 +11,7 @@ import torch
 from executor.layer_state import Part, parts_of
 from executor.libraries import DeepEp, DeepGemm
 from executor.production_weights import ProductionWeights
-from models.deployment import Batch, Model
+from models.deployment import Batch, Fusion, Model
 from models.routing import Routing
 from schedules.program import Op
 from schedules.split import Cut
@@ -21,21 +21,26 @@ CACHE_PAD = 64
 
 @dataclass(frozen=True)
 class Tokens:
-    """One (child) batch on the GPU: positions [T], ids int64 [T, k], the sequence and the length
-    (prefix and itself) of each token, and the pieces of sequences."""
+    """One (child) batch on the GPU: positions [T], ids int64 [T, k] that are dispatched, the sequence
+    and the length (prefix and itself) of each token, and the pieces of sequences. `routed` [T, top_k]
+    are the routed experts among the ids, `shared` float32 [T, k - top_k] the weights of a fused shared
+    one: 1, since the routed weights carry the scaling factor already."""
 
     part: Part
     positions: torch.Tensor
     ids: torch.Tensor
     sequence: torch.Tensor
     lengths: torch.Tensor
+    routed: torch.Tensor
+    shared: torch.Tensor
 
 
 @dataclass
 class ProductionState:
     """One rank's state. All layers use the same weights: experts do not fit L2, so nothing is reused
     from cache that would not be otherwise. `cache` is the latent KV cache of each layer,
-    [sequences, padded length, kv_lora + rope]."""
+    [sequences, padded length, kv_lora + rope]. `num_physical` counts every row of the grouped GEMMs;
+    a fused shared expert is the last one of every rank."""
 
     model: Model
     weights: ProductionWeights
@@ -59,23 +64,35 @@ class ProductionState:
 
 
 def tokens_by_child(
-    batch: Batch, routing: Routing, rank: int, cut: Cut, device: torch.device
+    batch: Batch,
+    routing: Routing,
+    rank: int,
+    cut: Cut,
+    device: torch.device,
+    fusion: Fusion | None = None,
 ) -> dict[str, Tokens]:
     """Tokens of the whole batch ("") and of both children on the GPU."""
-    parts = parts_of(batch, routing, rank, cut)
-    return {child: _tokens(part, device) for child, part in parts.items()}
+    parts = parts_of(batch, routing, rank, cut, fusion)
+    rows = routing.experts_per_rank + fusion.slots if fusion and fusion.slots else 0
+    return {child: _tokens(part, device, routing.top_k, rows) for child, part in parts.items()}
 
 
-def _tokens(part: Part, device: torch.device) -> Tokens:
+def _tokens(part: Part, device: torch.device, top_k: int, fused_rows: int) -> Tokens:
     positions = part.positions.to(device)
+    ids = part.ids.to(device=device, dtype=torch.int64).contiguous()
+    routed, shared = ids[:, :top_k], ids[:, top_k:]
+    if fused_rows:
+        routed = torch.where(routed < 0, routed, routed - routed // fused_rows)
     repeated = [torch.full((piece.length,), piece.sequence) for piece in part.pieces]
     sequence = torch.cat(repeated) if repeated else torch.zeros(0, dtype=torch.long)
     return Tokens(
         part,
         positions,
-        part.ids.to(device=device, dtype=torch.int64).contiguous(),
+        ids,
         sequence.to(device),
         (positions + 1).to(torch.int32),
+        routed.contiguous(),
+        (shared >= 0).float(),
     )
 
 

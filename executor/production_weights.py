@@ -96,9 +96,10 @@ def expert_weights(
 
 
 def production_weights(
-    model: Model, experts: range, seed: int, device: torch.device
+    model: Model, experts: range, seed: int, device: torch.device, *, fused: bool = False
 ) -> ProductionWeights:
-    """A layer's weights with the local physical experts `experts`."""
+    """A layer's weights with the local physical experts `experts`; with `fused` the shared expert is
+    the last row of `gate_up` and `down` as well."""
     att = model.attention
     generator = torch.Generator(device=device).manual_seed(seed)
 
@@ -124,6 +125,8 @@ def production_weights(
     up = dequantised(table["kv_b"]).to(torch.bfloat16).unflatten(0, (heads, -1))
     gate = _drawn(generator, model.n_routed_experts, hidden, device).to(torch.bfloat16)
     local = [expert_weights(model, seed, expert, device) for expert in experts]
+    if fused:
+        local.append((table["shared.gate_up"], table["shared.down"]))
     return ProductionWeights(
         model,
         {

@@ -84,13 +84,14 @@ def _require_kernels(job: Job) -> None:
     """MissingKernel for what the GPU sets would run wrongly or not at all."""
     from executor.production import LAUNCHERS, check_kernels
 
+    if job.kernels != "production":
+        return
     if job.deployment.fusion.slots:
         raise MissingKernel(
-            f"the {job.kernels} set has no kernels for a fused shared expert ({job.program.name}); "
-            "`run --kernels reference` has"
+            f"the production set has no kernels for a fused shared expert ({job.program.name}); "
+            "`run --kernels triton` and `--kernels reference` have"
         )
-    if job.kernels == "production":
-        check_kernels(job.program, LAUNCHERS, signals=False)
+    check_kernels(job.program, LAUNCHERS, signals=False)
 
 
 def _require_machine(job: Job, *, first_rank: int = 0) -> None:

@@ -90,28 +90,21 @@ def _on_gpu(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
 
 def _opened(job: Job, rank: int, beat: _Beat) -> tuple[Session, Production]:
     """The session and the kernels of the job's set."""
-    from executor.production_setup import kernels_for, open_session
+    from executor.sessions import Sessions
 
-    if job.kernels == "triton":
-        from executor.triton_set import open_triton_session, triton_kernels
-
-        session = open_triton_session(
-            job.deployment, job.batch, job.routing, rank, dist.group.WORLD, seed=job.seed, beat=beat
-        )
-        kernels = triton_kernels(
-            session, job.batch, job.routing, layers=job.layers, flush=job.flush, deadline_s=240.0
-        )
-        return session, kernels
-    session = open_session(
-        job.deployment,
+    assert job.kernels in ("production", "triton")
+    sessions = Sessions(
         rank,
+        job.deployment.ep_size,
         dist.group.WORLD,
-        most_sms=job.deployment.a2a.num_sms,
-        seed=job.seed,
-        beat=beat,
+        job.deployment.a2a.num_sms,
+        job.seed,
+        beat,
+        job.kernels,
+        max(job.batch.tokens),
     )
-    session.exchange.set_num_sms(job.deployment.a2a.num_sms)
-    kernels = kernels_for(
+    session = sessions.of(job.deployment)
+    kernels = sessions.kernel_set(
         session, job.batch, job.routing, layers=job.layers, flush=job.flush, deadline_s=240.0
     )
     return session, kernels

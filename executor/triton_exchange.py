@@ -61,9 +61,11 @@ def collective_group(group: Any) -> Any:
 
 
 def open_exchange(
-    deployment: Deployment, top_k: int, most_tokens: int, group: Any, device: torch.device
+    deployment: Deployment, most_tokens: int, group: Any, device: torch.device
 ) -> TritonExchange:
-    """Peer memory and the exchange of the deployment's mode. `group` None is a single rank.
+    """Peer memory and the exchange of the deployment's mode, for at most `most_tokens` tokens a rank in
+    normal mode. A fused shared expert is one more expert of each rank and one more choice of each
+    token. `group` None is a single rank.
 
     Where peers cannot write each other's memory, normal mode falls to NCCL with a warning; low latency,
     whose sends and signals need it, raises MissingResource.
@@ -79,7 +81,8 @@ def open_exchange(
         return symmetric(nbytes, group, device)
 
     fp8 = deployment.quantization.dispatch == "fp8"
-    experts = deployment.physical_experts
+    experts = ranks * deployment.slots_per_rank
+    top_k = model.top_k + deployment.fusion.slots
     if deployment.a2a.mode == "normal":
         scales = model.hidden_size // 128 if fp8 else 0
         shape = NormalShape(ranks, experts, model.hidden_size, top_k, most_tokens, scales)

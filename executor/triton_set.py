@@ -12,13 +12,10 @@ from typing import Any
 
 import torch
 
-from executor.clocks import ClockLog
-from executor.cuda import StreamPool, many_hardware_queues, require_gpus
-from executor.gate import Gate
+from executor.cuda import many_hardware_queues, require_gpus
 from executor.kernel_set import MissingResource
 from executor.production import Production
-from executor.production_setup import SPARE, Session, kernels_for
-from executor.production_weights import production_weights, weight_bytes
+from executor.production_setup import Session, kernels_for, require_weights, session_around
 from executor.triton_exchange import TritonExchange, open_exchange
 from executor.triton_gemm import TritonGemm
 from executor.triton_launchers import LAUNCHERS
@@ -30,45 +27,25 @@ OLDEST = (8, 9)
 
 def open_triton_session(
     deployment: Deployment,
-    batch: Batch,
-    routing: Routing,
     rank: int,
     group: Any,
     *,
+    most_tokens: int,
     seed: int = 0,
     beat: Callable[[str], None] = lambda what: None,
 ) -> Session:
-    """Weights, peer memory and one rank's gate, for batches of at most this one's tokens.
+    """Weights, peer memory and one rank's gate, for batches of at most `most_tokens` tokens a rank.
 
     MissingResource before anything is allocated when the GPU lacks FP8, memory or peers.
     """
     many_hardware_queues()
     require_gpus(1)
     _require_fp8()
-    model, local = deployment.model, deployment.experts_per_rank
-    free, need = torch.cuda.mem_get_info()[0], weight_bytes(model, local)
-    if need * SPARE > free:
-        raise MissingResource(
-            f"rank {rank}: weights of {need / 2**30:.1f} GiB do not fit {free / 2**30:.1f} GiB"
-        )
+    require_weights(deployment, rank)
     device = torch.device("cuda", torch.cuda.current_device())
-    top_k = int(routing.ids[rank].shape[1])
-    exchange: Any = open_exchange(deployment, top_k, max(batch.tokens), group, device)
-    gemm: Any = TritonGemm(device)
-    first = rank * local
-    return Session(
-        deployment,
-        rank,
-        group,
-        Gate(rank, deployment.ep_size),
-        StreamPool(),
-        ClockLog(torch.cuda.current_device()),
-        gemm,
-        exchange,
-        production_weights(model, range(first, first + local), seed, device),
-        seed,
-        beat,
-    )
+    exchange = open_exchange(deployment, most_tokens, group, device)
+    gemm = TritonGemm(device)
+    return session_around(gemm, exchange, deployment, rank, group, seed=seed, beat=beat)
 
 
 def triton_kernels(

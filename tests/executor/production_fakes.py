@@ -19,7 +19,7 @@ from executor.production_setup import relative_error
 from executor.production_state import ProductionState, empty_caches, tokens_by_child
 from executor.production_weights import dequantised, production_weights
 from executor.reference import Call, kernel_name
-from models.deployment import A2A, Attention, Batch, Deployment
+from models.deployment import A2A, Attention, Batch, Deployment, Fusion
 from models.routing import Routing
 from schedules.builders import build
 from schedules.split import split_batch
@@ -133,19 +133,20 @@ def error(
     routing = Routing((drawn.astype(np.int32),), 8, 1)
     a2a = A2A(mode="low_latency" if phase == "decode" else "normal")
     a2a = replace(a2a, max_dispatch_tokens_per_rank=MAX_TOKENS)
-    deployment = Deployment(MODEL, MACHINE, 1, a2a=a2a)
+    fusion = Fusion(1, "per_rank") if schedule.endswith("+fused") else Fusion()
+    deployment = Deployment(MODEL, MACHINE, 1, a2a=a2a, fusion=fusion)
     program = build(schedule, deployment, batch, routing, layers=1, allow_refused=True)
     cut = split_batch(batch)[2][0]
-    weights = production_weights(MODEL, range(8), 1, CPU)
+    weights = production_weights(MODEL, range(8), 1, CPU, fused=fusion.slots > 0)
     state = ProductionState(
         MODEL,
         weights,
         *libraries(deployment),
-        tokens_by_child(batch, routing, 0, cut, CPU),
+        tokens_by_child(batch, routing, 0, cut, CPU, fusion),
         empty_caches(MODEL, batch, 0, 1, 1, CPU),
         0,
         1,
-        8,
+        8 + fusion.slots,
     )
     hidden = torch.randn(count, MODEL.hidden_size).bfloat16()
     at = cut.token_index

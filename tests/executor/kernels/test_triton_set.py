@@ -17,7 +17,13 @@ from tests.executor.layer_programs import MACHINE, TINY
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-SCHEDULES = ("prefill/tbo", "decode/sbo.v1", "decode/sbo.v2")
+SCHEDULES = (
+    "prefill/tbo",
+    "decode/sbo.v1",
+    "decode/sbo.v2",
+    "prefill/baseline+fused",
+    "decode/tbo+fused",
+)
 
 
 def test_layers_equal_the_plain_model() -> None:
@@ -43,7 +49,7 @@ def test_layers_equal_the_plain_model() -> None:
 )  # fmt: skip
 def test_a_wait_past_its_deadline_says_what_and_whom(code: int, message: str) -> None:
     deployment = Deployment(TINY, MACHINE, 1, a2a=A2A(mode="low_latency"))
-    exchange = open_exchange(deployment, 3, 8, None, torch.device("cpu"))
+    exchange = open_exchange(deployment, 8, None, torch.device("cpu"))
     assert exchange.low is not None
     exchange.low.error.fill_(code)
     if not code:
@@ -58,4 +64,4 @@ def test_low_latency_between_hosts_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     deployment = Deployment(TINY, MACHINE, 2, a2a=A2A(mode="low_latency"))
     with pytest.raises(MissingResource, match="2 ranks span hosts of 1"):
-        open_exchange(deployment, 3, 8, None, torch.device("cpu"))
+        open_exchange(deployment, 8, None, torch.device("cpu"))

@@ -14,12 +14,12 @@ from executor.triton_exchange import open_exchange
 from executor.triton_gemm import TritonGemm
 from executor.triton_launchers import LAUNCHERS
 from models.deployment import Deployment
-from tests.executor.production_fakes import CPU, MAX_TOKENS, MODEL, error
+from tests.executor.production_fakes import CPU, MAX_TOKENS, error
 
 
 def own_libraries(deployment: Deployment) -> tuple[Any, Any]:
     """Our kernels in the places of DeepGEMM and DeepEP."""
-    return TritonGemm(CPU), open_exchange(deployment, MODEL.top_k, MAX_TOKENS, None, CPU)
+    return TritonGemm(CPU), open_exchange(deployment, MAX_TOKENS, None, CPU)
 
 
 if __name__ == "__main__":
