@@ -72,6 +72,7 @@ def model_from_config(config: Config, source: str, name: str) -> Model:
         shared_intermediate_size=shared * moe_intermediate,
         quant_method=_quant_method(outer, config),
         source=reader.text("source", f"Hugging Face config {source}"),
+        hc_mult=reader.integer("hc_mult", 0, least=0),
     )
     return _checked(model, source)
 

@@ -43,7 +43,8 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Public hyper-parameters of one MoE model; `source` says where they were read."""
+    """Public hyper-parameters of one MoE model; `source` says where they were read. `hc_mult`: residual
+    streams of hyper-connections (0: one plain residual)."""
 
     name: str
     architecture: str
@@ -66,6 +67,7 @@ class Model:
     shared_intermediate_size: int = 0
     quant_method: str | None = None
     source: str = ""
+    hc_mult: int = 0
 
     @property
     def num_moe_layers(self) -> int:

@@ -7,6 +7,7 @@ from typing import Literal
 from models.counts import BF16, elementwise, gemm
 from models.deployment import Batch, Deployment, Kernel, LayerKernels
 from models.gqa import gqa_kernels
+from models.hyper_connections import head_mix_bytes, mix, post, residual_bytes, weighted_norm
 from models.kernels import Assembly
 from models.linear import gated_mlp
 from models.mla import mla_kernels
@@ -26,9 +27,9 @@ def layer_kernels(
 ) -> LayerKernels:
     """Kernels of one layer on `rank`, from `hidden` back to `hidden`.
 
-    Groups P Q C M, then G T Da Db X Ca Cb S of an MoE layer, or X (the MLP) of a dense one, then O. A
-    dense layer's MLP is whole on every rank, as with SGLang's `moe_dense_tp_size` 1. ValueError when
-    batch and routing disagree about the tokens of the rank.
+    Groups P Q C M, then those of the MoE block, or X (the MLP) and O of a dense layer, and Z where
+    hyper-connections follow. A dense layer's MLP is whole on every rank, as with SGLang's
+    `moe_dense_tp_size` 1. ValueError when batch and routing disagree about the tokens of the rank.
     """
     tokens = batch.tokens[rank]
     if layer_kind == "moe" and routing.tokens[rank] != tokens:
@@ -43,7 +44,7 @@ def layer_kernels(
     if layer_kind == "dense":
         size = deployment.model.intermediate_size
         groups["X"] = gated_mlp(build, "mlp", "x2", "mlp", tokens, size)
-        groups["O"] = (add(build, tokens, ("mlp",)),)
+        groups |= add(build, tokens, ("mlp",))
         return LayerKernels(groups, build.buffers)
     groups |= moe_groups(build, routing, rank)
     return LayerKernels(groups, build.buffers, flights(build, routing))
@@ -52,23 +53,26 @@ def layer_kernels(
 def embedding_kernels(deployment: Deployment, batch: Batch, rank: int) -> tuple[Kernel, ...]:
     """The lookup of the rank's own tokens: nothing to `hidden`."""
     build = Assembly(deployment)
-    tokens, hidden = batch.tokens[rank], deployment.model.hidden_size
-    nbytes = tokens * hidden * BF16
-    size = elementwise("embedding", tokens, hidden, nbytes, nbytes)
+    model, tokens = deployment.model, batch.tokens[rank]
+    nbytes = residual_bytes(model, tokens)
+    read = tokens * model.hidden_size * BF16
+    size = elementwise("embedding", tokens, model.hidden_size, read, nbytes)
     return (build.kernel("embed", size, (), {"hidden": nbytes}),)
 
 
 def head_kernels(deployment: Deployment, batch: Batch, rank: int) -> tuple[Kernel, ...]:
-    """Final norm and vocabulary projection (bf16), from `hidden` to `logits`: of every token in
-    decode, of each sequence's last token in prefill. The projection is whole on every rank, as with
-    SGLang's `enable_dp_lm_head` at attention TP 1, else split over the attention group."""
+    """Final norm (of the weighted sum of the residual streams) and vocabulary projection (bf16), from
+    `hidden` to `logits`: of every token in decode, of each sequence's last token in prefill. The
+    projection is whole on every rank, as with SGLang's `enable_dp_lm_head` at attention TP 1, else split
+    over the attention group."""
     build = Assembly(deployment)
     model, tokens = deployment.model, batch.tokens[rank]
     rows = tokens if batch.phase == "decode" else sum(1 for n in batch.new_tokens[rank] if n)
     rows *= deployment.attention_tp
     vocab = -(-model.vocab_size // deployment.attention_tp)
     nbytes = tokens * model.hidden_size * BF16
-    norm = elementwise("norm", tokens, model.hidden_size, nbytes, nbytes)
+    streams = residual_bytes(model, tokens) + head_mix_bytes(model)
+    norm = elementwise("norm", tokens, model.hidden_size, streams, nbytes)
     head = gemm(rows, vocab, model.hidden_size, "bf16", kind="head")
     return (
         build.kernel("norm", norm, ("hidden",), {"x": nbytes}),
@@ -79,10 +83,19 @@ def head_kernels(deployment: Deployment, batch: Batch, rank: int) -> tuple[Kerne
 def _before_attention(build: Assembly, batch: Batch, rank: int) -> tuple[Kernel, ...]:
     """`norm1`; with attention TP also the all-gather of the group's tokens."""
     own, group = _token_bytes(build, batch, rank)
-    hidden = build.deployment.model.hidden_size
-    norm = elementwise("norm", batch.tokens[rank], hidden, own, own)
-    if build.deployment.attention_tp == 1:
-        return (build.kernel("norm1", norm, ("hidden",), {"x1": own}),)
+    model, tokens = build.deployment.model, batch.tokens[rank]
+    alone = build.deployment.attention_tp == 1
+    out = "x1" if alone else "x1.own"
+    if model.hc_mult:
+        kernels = (
+            mix(build, "attn", tokens, "hidden"),
+            weighted_norm(build, "norm1", "attn", tokens, "hidden", out),
+        )
+    else:
+        norm = elementwise("norm", tokens, model.hidden_size, own, own)
+        kernels = (build.kernel("norm1", norm, ("hidden",), {out: own}),)
+    if alone:
+        return kernels
     gather = work(
         "collective",
         read_bytes=own,
@@ -91,20 +104,14 @@ def _before_attention(build: Assembly, batch: Batch, rank: int) -> tuple[Kernel,
         ranks=build.deployment.attention_tp,
         reduce=0,
     )
-    return (
-        build.kernel("norm1", norm, ("hidden",), {"x1.own": own}),
-        build.kernel("attn.gather", gather, ("x1.own",), {"x1": group}),
-    )
+    return (*kernels, build.kernel("attn.gather", gather, (out,), {"x1": group}))
 
 
 def _before_mlp(build: Assembly, batch: Batch, rank: int) -> tuple[Kernel, ...]:
-    """The residual add with `norm2`; with attention TP the reduce-scatter of `attn_out` first."""
+    """What brings `attn_out` into the residual, with `norm2`; with attention TP its reduce-scatter first."""
     own, group = _token_bytes(build, batch, rank)
-    hidden = build.deployment.model.hidden_size
-    norm = elementwise("norm", batch.tokens[rank], hidden, 2 * own, 2 * own)
-    result = {"residual": own, "x2": own}
     if build.deployment.attention_tp == 1:
-        return (build.kernel("norm2", norm, ("hidden", "attn_out"), result),)
+        return _into_residual(build, batch.tokens[rank], "attn_out")
     scatter = work(
         "collective",
         read_bytes=group,
@@ -113,10 +120,22 @@ def _before_mlp(build: Assembly, batch: Batch, rank: int) -> tuple[Kernel, ...]:
         ranks=build.deployment.attention_tp,
         reduce=1,
     )
-    return (
-        build.kernel("attn.scatter", scatter, ("attn_out",), {"attn_out.own": own}),
-        build.kernel("norm2", norm, ("hidden", "attn_out.own"), result),
-    )
+    kernel = build.kernel("attn.scatter", scatter, ("attn_out",), {"attn_out.own": own})
+    return (kernel, *_into_residual(build, batch.tokens[rank], "attn_out.own"))
+
+
+def _into_residual(build: Assembly, tokens: int, result: str) -> tuple[Kernel, ...]:
+    """`residual` from attention's result, and `x2` from it."""
+    model = build.deployment.model
+    if model.hc_mult:
+        return (
+            post(build, "attn", tokens, result, "hidden", "residual"),
+            mix(build, "mlp", tokens, "residual"),
+            weighted_norm(build, "norm2", "mlp", tokens, "residual", "x2"),
+        )
+    own = tokens * model.hidden_size * BF16
+    norm = elementwise("norm", tokens, model.hidden_size, 2 * own, 2 * own)
+    return (build.kernel("norm2", norm, ("hidden", result), {"residual": own, "x2": own}),)
 
 
 def _token_bytes(build: Assembly, batch: Batch, rank: int) -> tuple[int, int]:

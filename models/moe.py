@@ -12,6 +12,7 @@ from models.counts import BF16, FP32, elementwise, gemm
 from models.deployment import Kernel
 from models.exchanges import exchange_work
 from models.expert_kernels import Groups
+from models.hyper_connections import post
 from models.kernels import Assembly
 from models.linear import gated_mlp
 from models.moe_collective import BACKEND, collective_groups
@@ -22,7 +23,7 @@ from models.work import Work
 
 
 def moe_groups(build: Assembly, routing: Routing, rank: int) -> Groups:
-    """Groups G T Da Db X Ca Cb S O of one rank, from `x2` and `residual` to `hidden`; without an
+    """Groups G T Da Db X Ca Cb S O Z of one rank, from `x2` and `residual` to `hidden`; without an
     all-to-all those of `models.moe_collective`."""
     if build.deployment.a2a.backend == BACKEND:
         return collective_groups(build, routing, rank)
@@ -30,7 +31,7 @@ def moe_groups(build: Assembly, routing: Routing, rank: int) -> Groups:
     groups = _router(build, routing, rank)
     groups |= (normal_groups if normal else low_latency_groups)(build, routing, rank)
     groups["S"] = _shared(build, routing.tokens[rank])
-    groups["O"] = (add(build, routing.tokens[rank], ("routed", "shared")[: 1 + bool(groups["S"])]),)
+    groups |= add(build, routing.tokens[rank], ("routed", "shared")[: 1 + bool(groups["S"])])
     return groups
 
 
@@ -47,12 +48,20 @@ def flights(build: Assembly, routing: Routing) -> Mapping[str, Work]:
     }
 
 
-def add(build: Assembly, tokens: int, parts: tuple[str, ...]) -> Kernel:
-    """`hidden` = `residual` plus the scaled parts."""
-    hidden = build.deployment.model.hidden_size
-    nbytes = tokens * hidden * BF16
-    total = elementwise("add", tokens, hidden, (1 + len(parts)) * nbytes, nbytes)
-    return build.kernel("add", total, ("residual", *parts), {"hidden": nbytes})
+def add(build: Assembly, tokens: int, parts: tuple[str, ...]) -> Groups:
+    """Group O: `hidden` = `residual` plus the scaled parts; under hyper-connections O sums the parts and
+    Z takes the sum into the residual streams."""
+    model = build.deployment.model
+    nbytes = tokens * model.hidden_size * BF16
+    if model.hc_mult:
+        total = elementwise("add", tokens, model.hidden_size, len(parts) * nbytes, nbytes)
+        summed = build.kernel("add", total, parts, {"moe_out": nbytes})
+        return {
+            "O": (summed,),
+            "Z": (post(build, "mlp", tokens, "moe_out", "residual", "hidden"),),
+        }
+    total = elementwise("add", tokens, model.hidden_size, (1 + len(parts)) * nbytes, nbytes)
+    return {"O": (build.kernel("add", total, ("residual", *parts), {"hidden": nbytes}),)}
 
 
 def _router(build: Assembly, routing: Routing, rank: int) -> Groups:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from models.counts import BF16, FP32, activation_bytes, elementwise, gemm, padded_rows
 from models.deployment import Kernel
 from models.expert_kernels import ExchangeName, Groups, expert_pair, expert_rows
+from models.hyper_connections import post
 from models.kernels import Assembly
 from models.linear import gated_mlp
 from models.routing import Routing
@@ -20,7 +21,7 @@ BACKEND = "none"
 
 
 def collective_groups(build: Assembly, routing: Routing, rank: int) -> Groups:
-    """Groups G T X S O Z of one rank, from `x2` and `residual` to `hidden`."""
+    """Groups Ga S G T X O Ra Z of one rank, from `x2` and `residual` to `hidden`."""
     model, hidden = build.deployment.model, build.deployment.model.hidden_size
     own, everyone = routing.tokens[rank], sum(routing.tokens)
     experts, chosen = model.n_routed_experts, everyone * routing.top_k * (FP32 + FP32)
@@ -29,7 +30,8 @@ def collective_groups(build: Assembly, routing: Routing, rank: int) -> Groups:
     logits = {"logits": everyone * experts * BF16}
     gather = _collective(build, "gather", "dispatch", own, everyone, ("x2",), {"x2.all": everyone})
     groups: Groups = {
-        "G": (gather, build.kernel("gate", scores, ("x2.all",), logits)),
+        "Ga": (gather,),
+        "G": (build.kernel("gate", scores, ("x2.all",), logits),),
         "T": (build.kernel("topk", select, ("logits",), {"topk": chosen}),),
         "X": _experts(build, routing, rank, everyone),
         "S": _shared(build, everyone),
@@ -37,13 +39,20 @@ def collective_groups(build: Assembly, routing: Routing, rank: int) -> Groups:
     parts = ("routed", "shared")[: 1 + bool(groups["S"])]
     nbytes = everyone * hidden * BF16
     total = elementwise("add", everyone, hidden, len(parts) * nbytes, nbytes)
-    summed = elementwise("add", own, hidden, 2 * own * hidden * BF16, own * hidden * BF16)
     groups["O"] = (build.kernel("parts", total, parts, {"partial": nbytes}),)
-    groups["Z"] = (
+    groups["Ra"] = (
         _collective(build, "scatter", "combine", own, everyone, ("partial",), {"reduced": own}),
-        build.kernel("add", summed, ("residual", "reduced"), {"hidden": own * hidden * BF16}),
     )
+    groups["Z"] = (_into_residual(build, own),)
     return groups
+
+
+def _into_residual(build: Assembly, own: int) -> Kernel:
+    if build.deployment.model.hc_mult:
+        return post(build, "mlp", own, "reduced", "residual", "hidden")
+    nbytes = own * build.deployment.model.hidden_size * BF16
+    summed = elementwise("add", own, build.deployment.model.hidden_size, 2 * nbytes, nbytes)
+    return build.kernel("add", summed, ("residual", "reduced"), {"hidden": nbytes})
 
 
 def _collective(

@@ -82,12 +82,12 @@ class Strategy(_Section):
 
 
 class TboRules(_Section):
-    """Two-batch overlap: operations by letter, letters that stand for others, the lists, and the modes
-    with rules of their own."""
+    """Two-batch overlap: operations by letter, stream lines of those that are no letters of a layer, the
+    lists, and the modes with rules of their own."""
 
     source: str
     operations: Mapping[str, str]
-    aliases: Mapping[str, str]
+    lines: Mapping[str, tuple[str, ...]]
     strategies: tuple[Strategy, ...]
     vote_ignores: tuple[str, ...]
     extend_modes: tuple[str, ...]
@@ -95,16 +95,21 @@ class TboRules(_Section):
 
 
 class Halves(_Section):
-    """Stream lines of the four letters of an exchange."""
+    """Stream lines of the four letters of an exchange, and of the letters before and after the block
+    where a backend has its collectives there."""
 
     Da: tuple[str, ...]
     Db: tuple[str, ...]
     Ca: tuple[str, ...]
     Cb: tuple[str, ...]
+    M: tuple[str, ...] = ()
+    Z: tuple[str, ...] = ()
 
     def lines(self, letter: str) -> tuple[str, ...] | None:
-        """Lines of an exchange's letter; None for any other letter."""
-        return {"Da": self.Da, "Db": self.Db, "Ca": self.Ca, "Cb": self.Cb}.get(letter)
+        """Lines of a letter that the exchange decides; None for any other letter."""
+        around = {"M": self.M or None, "Z": self.Z or None}
+        halves = {"Da": self.Da, "Db": self.Db, "Ca": self.Ca, "Cb": self.Cb}
+        return (around | halves).get(letter)
 
 
 class BlackwellRule(_Section):

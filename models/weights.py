@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from models.counts import BF16, weight_bytes
 from models.deployment import Deployment
+from models.hyper_connections import projection_bytes
 
 
 def weights_bytes(deployment: Deployment) -> int:
@@ -18,11 +19,12 @@ def weights_bytes(deployment: Deployment) -> int:
     if deployment.fusion.slots or not model.n_shared_experts:
         shared = 0
     gate = BF16 * hidden * model.n_routed_experts
+    mixes = 2 * projection_bytes(model)
     moe = deployment.slots_per_rank * expert + shared + gate
     dense = _mlp_bytes(hidden, model.intermediate_size, fmt) if model.first_k_dense else 0
     vocabulary = BF16 * hidden * model.vocab_size
     return (
-        model.num_layers * attention_bytes(deployment)
+        model.num_layers * (attention_bytes(deployment) + mixes)
         + model.num_moe_layers * moe
         + model.first_k_dense * dense
         + vocabulary

@@ -2,7 +2,8 @@
 
 Every schedule is written in the grammar of `schedules.stream_lines`, with two conveniences that the
 lists of `models/rules` use: an entry without a colon is a run of operation letters on main, and the
-letters of an exchange stand for the lines of the backend's halves.
+letters of an exchange stand for the lines of the backend's halves. `Ga` and `Ra` are the collectives of a
+layer without an all-to-all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from schedules.program import HostWait, Launch, Record, Step, Wait
 from schedules.stream_lines import Catalogue, layer_catalogue
 
 LETTERS = ("P", "Q", "C", "M", "G", "T", "Da", "Db", "X", "Ca", "Cb", "S", "O", "Z")
+COLLECTIVES = ("Ga", "Ra")
 GROUPED = ("grouped_gemm_masked", "grouped_gemm_contiguous")
 
 
@@ -24,7 +26,7 @@ def catalogue_of(layer: LayerKernels) -> Catalogue:
     """What lines may launch: kernels, dotted prefixes, letters (also those without kernels), the
     routed experts up to their down GEMM (`experts.up`) and the rest (`experts.down`), and the
     transfer of a normal-mode exchange apart from its notify (`dispatch.transfer`)."""
-    found = dict.fromkeys(LETTERS, ()) | layer_catalogue(layer)
+    found = dict.fromkeys(LETTERS + COLLECTIVES, ()) | layer_catalogue(layer)
     names = [launch.op.name for launch in found["X"]]
     cut = names.index("gemm2") if "gemm2" in names else len(names)
     found["experts.up"], found["experts.down"] = found["X"][:cut], found["X"][cut:]

@@ -86,14 +86,15 @@ def _tbo_refusal(request: Request) -> Refusal | None:
     rules, deployment = request.rules, request.deployment
     if deployment.a2a.backend in rules.refusals["tbo.backend"].backends:
         return rules.refusal("tbo.backend", deployment.a2a.backend)
-    if deployment.a2a.backend == "none":
-        if deployment.attention_dp == 1:
-            return rules.refusal("tbo.needs_attention_dp")
-        return rules.refusal("unmodelled.operations", "a2a none")
+    collective = deployment.a2a.backend == "none"
+    if collective and deployment.attention_dp == 1:
+        return rules.refusal("tbo.needs_attention_dp")
     try:
-        tbo_plan(request)
+        plan = tbo_plan(request)
     except Refused as refused:
         return refused.refusal
+    if collective and any("Da" in stage for stage in plan.stages):
+        return rules.refusal("tbo.no_halves")
     layer_class = rules.layer_class(deployment.model.architecture)
     quirk = rules.refusals["tbo.no_dense_prefix"]
     if deployment.model.first_k_dense == 0 and layer_class in quirk.layer_classes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from models.deployment import LayerKernels
 from models.layer import layer_kernels
-from models.sglang_rules import Refused
 from models.sglang_tbo import deep_gemm_sms, tbo_strategy
 from schedules.builders.assemble import ClassSteps, assemble, transfers_of
 from schedules.builders.classes import rank_classes
@@ -48,18 +48,11 @@ class ChildSteps:
 
 def tbo_plan(request: Request) -> TwoBatchPlan:
     """The operation list that SGLang has for the model's layer class and the forward mode; `Refused`
-    when there is none, or when it has operations that these layers have no kernels for."""
+    when there is none."""
     rules, deployment = request.rules, request.deployment
     layer_class = rules.layer_class(deployment.model.architecture)
     strategy = tbo_strategy(rules, layer_class, request.mode, deployment.a2a.backend)
-    stages = tuple(
-        tuple(known for letter in stage for known in rules.tbo.aliases.get(letter, letter).split())
-        for stage in parse_op_list(strategy.ops, rules.tbo.operations)
-    )
-    foreign = {letter for stage in stages for letter in stage} - set(LETTERS)
-    if foreign:
-        detail = f"{strategy.name}: {', '.join(sorted(foreign))}"
-        raise Refused(rules.refusal("unmodelled.operations", detail))
+    stages = parse_op_list(strategy.ops, rules.tbo.operations)
     limit = deep_gemm_sms(
         strategy,
         num_sms=deployment.machine.num_sms,
@@ -71,13 +64,19 @@ def tbo_plan(request: Request) -> TwoBatchPlan:
 
 def ops_plan(request: Request) -> TwoBatchPlan:
     """A user's own operation list. GrammarError marks a fault in it; ValueError names letters whose
-    kernels it leaves out."""
-    stages = parse_op_list(request.ops or "", LETTERS)
-    named = {letter for stage in stages for letter in stage}
+    kernels it leaves out or launches twice."""
+    stages = parse_op_list(request.ops or "", (*LETTERS, *request.rules.tbo.lines))
     layer = layer_kernels(request.deployment, request.batch, request.dispatched, 0)
-    missing = [letter for letter, group in layer.groups.items() if group and letter not in named]
-    if missing:
-        raise ValueError(f"operation list {request.ops!r} leaves out {', '.join(missing)}")
+    steps = [step for found in _letter_steps(request, stages, layer).values() for step in found]
+    launched = Counter(step.op.name for step in steps if isinstance(step, Launch))
+    for fault, wrong in (("leaves out", 0), ("launches twice", 2)):
+        letters = [
+            letter
+            for letter, group in layer.groups.items()
+            if any(min(launched[kernel.name], 2) == wrong for kernel in group)
+        ]
+        if letters:
+            raise ValueError(f"operation list {request.ops!r} {fault} {', '.join(letters)}")
     return TwoBatchPlan(stages, request.delta or 0, _cap(request, None))
 
 
@@ -115,6 +114,9 @@ def _class_steps(
     built = ClassSteps()
     if request.whole_step:
         built.prologue.append(HostWork("split_metadata"))
+        if request.deployment.a2a.backend == "none":
+            # Collectives of uneven length: the ranks tell each other their children's.
+            built.prologue.append(HostWork("vote"))
     two_chunk = request.children[1].cuts[rank].two_chunk
     inherited = step_begin(request, rank, built)
     children = {
@@ -144,13 +146,12 @@ def _child(
     inherited: Inherited,
     built: ClassSteps,
 ) -> ChildSteps:
-    halves = request.rules.halves_of(request.deployment.a2a.backend, request.deployment.a2a.mode)
-    catalogue = catalogue_of(layer)
-    steps = {}
-    for letter in {letter for stage in plan.stages for letter in stage}:
-        found = parse_stream_lines(letter_lines(letter, halves), catalogue).steps
-        found = found if plan.gemm_sms is None else capped(found, plan.gemm_sms)
-        steps[letter] = honest(found, request.deployment)
+    steps = {
+        letter: honest(
+            found if plan.gemm_sms is None else capped(found, plan.gemm_sms), request.deployment
+        )
+        for letter, found in _letter_steps(request, plan.stages, layer).items()
+    }
     flow, start = flow_of(layer), first_layer(request)
     handed: list[Inherited] = []
     for index in range(start, start + request.layers):
@@ -159,6 +160,20 @@ def _child(
         handed.append(inherited)
         inherited = handed_on(place)
     return ChildSteps(steps, flow, tuple(handed))
+
+
+def _letter_steps(
+    request: Request, stages: OpList, layer: LayerKernels
+) -> dict[str, tuple[Step, ...]]:
+    """The steps of every letter of a list: as the list's own lines, the backend's halves, or on main."""
+    a2a, own = request.deployment.a2a, request.rules.tbo.lines
+    halves, catalogue = request.rules.halves_of(a2a.backend, a2a.mode), catalogue_of(layer)
+    lines = {
+        letter: own.get(letter) or letter_lines(letter, halves)
+        for stage in stages
+        for letter in stage
+    }
+    return {letter: parse_stream_lines(text, catalogue).steps for letter, text in lines.items()}
 
 
 def _after_the_other_piece(step: Step, place: Place) -> Step:

@@ -77,7 +77,7 @@ def _on(deployment: Deployment, capability: tuple[int, int]) -> Deployment:
         ("sbo", (10, 0), None),
         ("sbo.v3b", (10, 0), "sbo.variant"),
         ("sbo", (9, 0), "sbo.sm90"),
-        ("tbo", (9, 0), "unmodelled.operations"),
+        ("tbo", (9, 0), "tbo.no_halves"),
     ],
 )
 def test_what_runs_without_an_all_to_all(
@@ -98,7 +98,7 @@ def test_without_attention_dp_two_batch_overlap_does_not_start() -> None:
 def test_collectives_are_priced_by_their_own_table(resolved: mo.Resolved) -> None:
     kernels = layer_kernels(resolved.deployment, resolved.batch, resolved.routing, 0)
     machine = resolved.deployment.machine
-    for letter, name in (("G", "gather"), ("Z", "scatter")):
+    for letter, name in (("Ga", "gather"), ("Ra", "scatter")):
         kernel = next(k for k in kernels.groups[letter] if k.name == name)
         cost = machine.costs.alone(kernel.work, kernel.grid, 20)
         assert cost.label in ("measured", "interpolated")
