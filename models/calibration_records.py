@@ -43,6 +43,7 @@ class Records:
     host_error: float = 0.0
     hbm_gbps: float = 0.0
     footprints: dict[str, dict[str, int]] = field(default_factory=dict)
+    holds: tuple[Mapping[str, Any], ...] = ()
     machine: dict[str, Any] = field(default_factory=dict)
     throttled: tuple[str, ...] = ()
     others: bool = False
@@ -76,6 +77,8 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
                 result.footprints[record["kind"]] = {
                     name: int(record[name]) for name in ("ctas", *RESOURCES)
                 }
+            elif what == "hold":
+                result.holds += (record,)
             elif what == "machine":
                 result.machine |= {k: v for k, v in record.items() if k not in ("what", "task")}
             else:

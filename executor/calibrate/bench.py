@@ -47,7 +47,7 @@ def calibrate_gpus(options: Options, report: Callable[[Progress], None]) -> tupl
     """Measure what the records file lacks; names of failed tasks. ExecutorError when a rank is lost:
     what was measured is in the file, and the next call goes on from there."""
     began = time.monotonic()
-    tasks = plan(quick=options.quick)
+    tasks = plan(quick=options.quick, ranks=options.ranks)
     store = Store(options.records)
     missing = [task for task in tasks if task.name not in store.done]
     problems: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ def run_rank(rank: int, options: Options, minutes: float, port: int, messages: Q
         return measure(task)
 
     calibrate(
-        plan(quick=options.quick),
+        plan(quick=options.quick, ranks=options.ranks),
         bounded,
         Store(options.records) if rank == 0 else None,
         share=share,
@@ -151,19 +151,23 @@ def _measurer(
 
     from executor.calibrate.besides import BesideBench
     from executor.calibrate.gaps import GapBench
-    from executor.calibrate.layers import LayerBench, Sessions
+    from executor.calibrate.holds import HoldBench
+    from executor.calibrate.layers import LayerBench
+    from executor.sessions import Sessions
 
     properties = torch.cuda.get_device_properties(rank)
     num_sms, reader = properties.multi_processor_count, nvml_reader(rank)
     sessions = Sessions(rank, options.ranks, dist.group.WORLD, MOST_SMS, options.seed, beat)
     layers = LayerBench(sessions, options.scenarios, reader, num_sms)
     besides = BesideBench(sessions, dict(options.scenarios), reader, num_sms)
+    holds = HoldBench(sessions, dict(options.scenarios), num_sms)
     gaps = GapBench(rank, options.ranks)
     by_kind = {
         "gaps": gaps.measure,
         "layers": layers.measure,
         "ladder": besides.measure,
         "pairs": besides.measure,
+        "hold": holds.measure,
     }
 
     def measure(task: Task) -> Sequence[Record]:

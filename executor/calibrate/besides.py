@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from executor.calibrate.clocks import Reader, Watch
-from executor.calibrate.layers import Sessions, state_record
+from executor.calibrate.layers import state_record
 from executor.calibrate.overlap import Interval, calls_for, slowdowns
 from executor.calibrate.plan import Task
 from executor.calibrate.store import Record
@@ -23,6 +23,7 @@ from executor.calibrate.subjects import (
 )
 from executor.peers import gathered
 from executor.production_setup import Session
+from executor.sessions import Sessions
 from scenarios import load
 from scenarios.resolve import Resolved, resolve
 
@@ -81,6 +82,8 @@ class BesideBench:
         rates = (other.nbytes / alone_ns[0], exchange.nbytes / alone_ns[1])
         state = state_record(watch.state) | {"drift": round(slowed.drift, 4)}
         records: list[Record] = [{"what": "hbm", "gbps": round(rates[0], 1), "by": other.name}]
+        state |= {"exchange": exchange.name, "exchange_sms": exchange.sms}
+        state |= {"alone_ns": [round(ns, 1) for ns in alone_ns]}
         if slowed.second is not None:
             records.append(self._record(exchange, other, slowed.second, rates[0], state))
         if slowed.first is not None and other.kinds:

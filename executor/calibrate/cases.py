@@ -9,6 +9,7 @@ from executor.calibrate.compile import Job
 from executor.calibrate.plan import (
     DENSE_ROWS,
     GROUPED_ROWS,
+    THIN_ROWS,
     WEIGHT_ROWS,
     WEIGHT_ROWS_ALLOCATED,
     Task,
@@ -90,7 +91,7 @@ def gemms_of(tasks: Iterable[Task], scenarios: Mapping[str, str], ranks: int) ->
     for task in tasks:
         if task.kind == "layers":
             jobs = _layer_jobs(task, scenarios, ranks)
-        elif task.kind == "pairs":
+        elif task.kind in ("pairs", "hold"):
             jobs = _pair_jobs(task, scenarios, ranks)
         else:
             continue
@@ -109,26 +110,25 @@ def _layer_jobs(task: Task, scenarios: Mapping[str, str], ranks: int) -> Iterato
 
 
 def _pair_jobs(task: Task, scenarios: Mapping[str, str], ranks: int) -> Iterator[Job]:
+    """The GEMM of a `pairs` or `hold` task, on the SMs that its exchange leaves."""
+    phase = "decode" if ranks == 1 else "prefill"
     settings = [f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
-    deployment = resolve(load(scenarios["prefill"], settings)).deployment
+    deployment = resolve(load(scenarios[phase], settings)).deployment
     model, experts = deployment.model, deployment.experts_per_rank
-    cap = deployment.machine.num_sms - task.number("num_sms")
+    taken = task.number("num_sms") if task.kind == "pairs" else 0
     width = model.attention.num_heads * model.attention.v_head_dim
     inner, hidden = model.moe_intermediate_size, model.hidden_size
-    works = {
-        "dense": gemm(DENSE_ROWS, hidden, width, "fp8_block"),
-        "grouped": grouped_gemm(
-            "grouped_gemm_contiguous",
-            (GROUPED_ROWS,) * experts,
-            2 * inner,
-            hidden,
-            "fp8_block",
-            1,
-        ),
-        "weights": grouped_gemm(
-            "grouped_gemm_masked", (WEIGHT_ROWS,) * experts, 2 * inner, hidden, "fp8_block", 1
-        ),
+    grouped = {
+        "grouped": ("grouped_gemm_contiguous", GROUPED_ROWS),
+        "weights": ("grouped_gemm_masked", WEIGHT_ROWS),
+        "thin": ("grouped_gemm_masked", THIN_ROWS),
     }
-    work = works.get(task.text("compute"))
-    if work is not None:
+    name, cap = task.text("compute"), deployment.machine.num_sms - taken
+    if name == "dense":
+        work = gemm(DENSE_ROWS, hidden, width, "fp8_block")
         yield work, cap, WEIGHT_ROWS_ALLOCATED, WEIGHT_ROWS
+    elif name in grouped:
+        kind, rows = grouped[name]
+        sizes = (rows,) * experts
+        work = grouped_gemm(kind, sizes, 2 * inner, hidden, "fp8_block", 1)
+        yield work, cap, WEIGHT_ROWS_ALLOCATED, rows

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,28 @@ def read_trace(path: Path) -> list[Mapping[str, Any]]:
     content = json.loads(path.read_text(encoding="utf-8"))
     events = content["traceEvents"] if isinstance(content, dict) else content
     return [event for event in events if event.get("ph") == "X"]
+
+
+def traced(run: Callable[[], object]) -> list[Mapping[str, Any]]:
+    """The events of torch's profiler while `run` runs."""
+    import torch
+
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        run()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return read_trace(path)
+
+
+def longest_kernel(events: Collection[Mapping[str, Any]]) -> Run:
+    """Of all kernels the one that took longest; ExecutorError without one."""
+    runs = [_run(event) for event in events if event.get("cat") == "kernel"]
+    if not runs:
+        raise ExecutorError("the profiler's trace holds no kernel")
+    return max(runs, key=lambda run: run.ns)
 
 
 def runs_by_range(events: Collection[Mapping[str, Any]], names: Collection[str]) -> Runs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -27,6 +27,8 @@ CALL_PARTS = {
 # kernels show on an H200 (1.5 against 0.8 us).
 LONGEST_GAP_NS = 3000.0
 GRAPH_SAVES_NS = 700.0
+# A GEMM's name ends with its template arguments, its block among them.
+LONGEST_NAME = 400
 Times = dict[str, list[float]]
 
 
@@ -46,18 +48,45 @@ def times_by_op(runs: Runs, ops: Mapping[str, Op], gap_ns: float) -> Times:
     """ns of every run of every op. Kernels of one library call are told apart by their names; an op of
     several kernels takes the sum of them and `gap_ns` between each two: the trace's own gaps may be the
     host's, which is measured apart."""
-    times: Times = {}
+    times = {name: _whole(repeats, gap_ns) for name, repeats in _by_part(runs, ops)}
+    return {name: values for name, values in times.items() if values}
+
+
+def launches_by_op(runs: Runs, ops: Mapping[str, Op]) -> dict[str, list[Record]]:
+    """What every op launched, in order: name, median ns, CTAs and what each of them takes."""
+    result: dict[str, list[Record]] = {}
+    for name, repeats in _by_part(runs, ops):
+        full = [run for run in repeats if run]
+        if full:
+            alike = [run for run in full if len(run) == len(full[-1])]
+            result[name] = [_launch(kernels) for kernels in zip(*alike, strict=True)]
+    return result
+
+
+def _launch(kernels: Sequence[Run]) -> Record:
+    last = kernels[-1]
+    return {
+        "kernel": last.name[:LONGEST_NAME],
+        "ns": round(median(kernel.ns for kernel in kernels), 1),
+        "ctas": last.ctas,
+        "threads": last.threads,
+        "registers": last.registers,
+        "smem_bytes": last.smem_bytes,
+    }
+
+
+def _by_part(runs: Runs, ops: Mapping[str, Op]) -> Iterator[tuple[str, Sequence[tuple[Run, ...]]]]:
+    """Each op's kernels, run by run; a library call's by what they are part of."""
     for name, repeats in runs.items():
         parts = CALL_PARTS.get(kernel_name(ops[name]))
         if parts is None:
-            times.setdefault(name, _whole(repeats, gap_ns))
+            yield name, repeats
             continue
         prefix = name.removesuffix(kernel_name(ops[name]))
         for part_name in dict.fromkeys(part for _, part in parts):
             selected = [tuple(r for r in run if _part(r, parts) == part_name) for run in repeats]
-            if found := _whole(selected, gap_ns):
-                times[prefix + part_name] = found
-    return {name: values for name, values in times.items() if values}
+            if any(selected):
+                yield prefix + part_name, selected
 
 
 def _part(run: Run, parts: Iterable[tuple[str, str]]) -> str:
@@ -81,14 +110,21 @@ def without_peers(mine: Times, ranks: Sequence[Times], ops: Mapping[str, Op]) ->
 
 
 def point_records(
-    times: Times, ops: Mapping[str, Op], num_sms: int, state: Mapping[str, Any]
+    times: Times,
+    ops: Mapping[str, Op],
+    num_sms: int,
+    state: Mapping[str, Any],
+    launches: Mapping[str, Sequence[Record]],
 ) -> list[Record]:
-    """One record for each distinct work: median and spread of all its runs in all layers. `state` is
-    the GPU's clock and power, added to each."""
+    """One record for each distinct work: median and spread of all its runs in all layers, and what one
+    of its ops launched. `state` is the GPU's clock and power, added to each."""
     groups: dict[tuple[Work, int], list[float]] = {}
+    kernels: dict[tuple[Work, int], Sequence[Record]] = {}
     for name, values in times.items():
         op = ops[name]
-        groups.setdefault((op.work, held_sms(op, num_sms)), []).extend(values)
+        key = (op.work, held_sms(op, num_sms))
+        groups.setdefault(key, []).extend(values)
+        kernels.setdefault(key, launches.get(name, ()))
     return [
         {
             "what": "alone",
@@ -97,6 +133,7 @@ def point_records(
             "ns": round(median(values), 1),
             "spread": round(_spread(values), 4),
             "runs": len(values),
+            "launches": kernels[work, sms],
             **state,
         }
         for (work, sms), values in groups.items()

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import gc
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from executor.calibrate.cases import LAYERS, Case, case_of
 from executor.calibrate.clocks import ClockState, Reader, Watch
-from executor.calibrate.kernel_times import Runs, read_trace, runs_by_range
+from executor.calibrate.kernel_times import Runs, runs_by_range, traced
 from executor.calibrate.layer_points import (
     GRAPH_SAVES_NS,
     footprint_records,
     launch_gap_ns,
+    launches_by_op,
     point_records,
     times_by_op,
     without_peers,
@@ -27,12 +26,11 @@ from executor.calibrate.plan import Task
 from executor.calibrate.store import Record
 from executor.execute import execute
 from executor.kernel_set import KernelSet
-from executor.libraries import DeepEp
 from executor.peers import gathered
 from executor.production import Production
-from executor.production_setup import Session, kernels_for, open_session
+from executor.production_setup import Session
+from executor.sessions import Sessions
 from executor.small_kernels import quantise
-from models.deployment import Deployment
 from schedules.program import Op, Program
 
 WARM_UPS = 2
@@ -49,51 +47,6 @@ DEADLINE_S = 60.0
 
 
 @dataclass
-class Sessions:
-    """One session for each exchange mode; weights and gate are shared."""
-
-    rank: int
-    ranks: int
-    group: Any
-    most_sms: int
-    seed: int
-    beat: Callable[[str], None]
-    _by_mode: dict[str, Session] = field(default_factory=dict)
-
-    def of(self, deployment: Deployment) -> Session:
-        """The session of the deployment's mode, opened when it is first asked for."""
-        mode = deployment.a2a.mode
-        session = self._by_mode.get(mode)
-        if session is None:
-            session = self._by_mode[mode] = self._opened(deployment)
-        return replace(session, deployment=deployment)
-
-    def _opened(self, deployment: Deployment) -> Session:
-        self.beat(f"opening {deployment.a2a.mode} exchanges")
-        other = next(iter(self._by_mode.values()), None)
-        if other is None:
-            return open_session(
-                deployment,
-                self.rank,
-                self.group,
-                most_sms=self.most_sms,
-                seed=self.seed,
-                beat=self.beat,
-            )
-        exchange = DeepEp(
-            self.group,
-            deployment.a2a.mode,
-            hidden=deployment.model.hidden_size,
-            num_experts=deployment.physical_experts,
-            max_tokens=deployment.a2a.max_dispatch_tokens_per_rank,
-            most_sms=self.most_sms,
-        )
-        if deployment.a2a.mode == "normal":
-            other.pool.adopt("comm", exchange.comm_stream)
-        return replace(other, deployment=deployment, exchange=exchange)
-
-
-@dataclass
 class LayerBench:
     """Measures `layers` tasks on this rank; every rank returns the same records' times, rank 0's count."""
 
@@ -107,9 +60,7 @@ class LayerBench:
         rank, ranks = self.sessions.rank, self.sessions.ranks
         case = case_of(task, self.scenarios, ranks)
         session = self.sessions.of(case.deployment)
-        if case.deployment.a2a.mode == "normal":
-            session.exchange.set_num_sms(case.deployment.a2a.num_sms)
-        kernels = kernels_for(
+        kernels = self.sessions.kernel_set(
             session, case.batch, case.routing, layers=LAYERS, deadline_s=DEADLINE_S
         )
         gc.collect()
@@ -121,7 +72,7 @@ class LayerBench:
         gc.disable()
         host = host_costs([timed_run(case.program, kernels, rank) for _ in range(runs_each)])
         gc.enable()
-        if case.deployment.a2a.mode == "normal":
+        if case.deployment.a2a.mode == "normal" and not kernels.walks_calls:
             host += dispatch_call(session, case)
             for _ in range(LEAST_RUNS):
                 execute(case.program, kernels, rank=rank)
@@ -151,7 +102,7 @@ class LayerBench:
         clocks = state_record(state)
         return [
             {"what": "trace_gap", "ns": round(gap, 1)},
-            *point_records(alone, ops, self.num_sms, clocks),
+            *point_records(alone, ops, self.num_sms, clocks, launches_by_op(runs, ops)),
             *footprint_records(runs, ops),
         ]
 
@@ -162,18 +113,6 @@ def state_record(state: ClockState | None) -> dict[str, Any]:
         return {}
     kept = asdict(state)
     return {name: kept[name] for name in ("mhz", "watts", "throttled", "others")}
-
-
-def traced(run: Callable[[], None]) -> list[Mapping[str, Any]]:
-    """The events of torch's profiler while `run` runs."""
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profiler:
-        run()
-        torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        return read_trace(path)
 
 
 def settling_runs(run_ns: int, tokens: int) -> int:

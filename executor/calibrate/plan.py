@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-TaskKind = Literal["gaps", "layers", "ladder", "pairs"]
+TaskKind = Literal["gaps", "layers", "ladder", "pairs", "hold"]
 
 # SMs of the exchange and the cap of the GEMMs beside it, as a serving engine sets both; 0: no cap.
 SPLITS = ((8, 0), (8, 124), (16, 116), (24, 108), (32, 100))
@@ -21,13 +21,23 @@ QUICK_DECODE_TOKENS = (24, 96)
 DECODE_CAPS = (0, 116, 108)
 KV_TOKENS = (1024, 4096)
 FEW_SMS = (66, 24, 12)
-LADDER_SMS = (8, 24)
+LADDER_SMS = (8, 16, 24, 32)
+QUICK_LADDER_SMS = (24,)
+LADDER_TOKENS, LADDER_TOKENS_LOW = 3072, 96
 # Sizes of the compute kernels that run beside exchanges, some hundred us each: rows of a dense GEMM,
-# rows for each expert of a grouped one, and of one that is bound by its weights.
+# rows for each expert of a grouped one, and of two that are bound by their weights, more or less.
 DENSE_ROWS = 2048
 GROUPED_ROWS = 256
 WEIGHT_ROWS = 16
+THIN_ROWS = 64
 WEIGHT_ROWS_ALLOCATED = 64
+NEIGHBOURS = ("dense", "grouped", "thin", "weights", "attention", "elementwise", "norm")
+QUICK_NEIGHBOURS = ("dense", "grouped", "weights", "elementwise")
+LOW_LATENCY_NEIGHBOURS = ("dense", "weights", "elementwise")
+# SMs that each low-latency exchange of the ladder's tokens holds with 64 experts.
+LOW_LATENCY_SMS = {"dispatch_ll": 64, "combine_ll": 96}
+# Kernels whose way of sharing out their tiles is told by holding SMs beside them.
+HELD_KERNELS = ("dense", "grouped", "weights", "attention", "gate", "bmm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,42 +66,55 @@ def task(kind: TaskKind, **params: int | str) -> Task:
     return Task(kind, tuple(params.items()))
 
 
-def plan(*, quick: bool = False) -> tuple[Task, ...]:
-    """All tasks: gaps, layers in sequence, the ladder and pairs, then kernels on few SMs."""
-    tasks = [task("gaps"), *_layers(quick), *_ladder(quick), *_pairs(quick)]
-    if not quick:
+def plan(*, quick: bool = False, ranks: int = 2) -> tuple[Task, ...]:
+    """All tasks: gaps, layers in sequence, the ladder and pairs, held SMs, then kernels on few SMs. One
+    rank has low-latency exchanges only."""
+    tasks = [task("gaps")]
+    normal = ranks > 1
+    if normal:
+        tasks += _prefill(quick)
+    tasks += [*_decode(quick), *_ladder(quick, normal=normal), *_pairs(quick, normal=normal)]
+    tasks += [task("hold", compute=name) for name in HELD_KERNELS]
+    if normal and not quick:
         tasks += [
             task("layers", phase="prefill", tokens=1536, num_sms=8, cap=cap) for cap in FEW_SMS
         ]
     return tuple(tasks)
 
 
-def _layers(quick: bool) -> Iterator[Task]:
+def _prefill(quick: bool) -> Iterator[Task]:
     """Layers in sequence: times alone at the power that a schedule draws."""
-    splits = QUICK_SPLITS if quick else SPLITS
-    for num_sms, cap in splits:
+    for num_sms, cap in QUICK_SPLITS if quick else SPLITS:
         for tokens in QUICK_PREFILL_TOKENS if quick else PREFILL_TOKENS:
             yield task("layers", phase="prefill", tokens=tokens, num_sms=num_sms, cap=cap)
+
+
+def _decode(quick: bool) -> Iterator[Task]:
     for cap in DECODE_CAPS[: 1 if quick else 3]:
         for kv in KV_TOKENS[-1:] if quick or cap else KV_TOKENS:
             for tokens in QUICK_DECODE_TOKENS if quick else DECODE_TOKENS:
                 yield task("layers", phase="decode", tokens=tokens, kv=kv, cap=cap)
 
 
-def _ladder(quick: bool) -> Iterator[Task]:
+def _ladder(quick: bool, *, normal: bool) -> Iterator[Task]:
     """Exchanges beside a streaming kernel at rising HBM rates, on disjoint SMs."""
-    for exchange in ("dispatch", "combine"):
-        for sms in LADDER_SMS[-1:] if quick else LADDER_SMS:
-            yield task("ladder", exchange=exchange, num_sms=sms, tokens=3072)
-    if not quick:
-        for exchange in ("dispatch_ll", "combine_ll"):
-            yield task("ladder", exchange=exchange, num_sms=0, tokens=96)
+    for exchange in ("dispatch", "combine") if normal else ():
+        for sms in QUICK_LADDER_SMS if quick else LADDER_SMS:
+            yield task("ladder", exchange=exchange, num_sms=sms, tokens=LADDER_TOKENS)
+    for exchange in () if quick else LOW_LATENCY_SMS:
+        yield task("ladder", exchange=exchange, num_sms=0, tokens=LADDER_TOKENS_LOW)
 
 
-def _pairs(quick: bool) -> Iterator[Task]:
+def _pairs(quick: bool, *, normal: bool) -> Iterator[Task]:
     """Capped compute kernels beside exchanges, both ways."""
-    computes = ("dense", "grouped", "weights", "elementwise")
-    for exchange in ("dispatch", "combine"):
-        for sms in LADDER_SMS[-1:] if quick else LADDER_SMS:
-            for compute in computes:
-                yield task("pairs", exchange=exchange, num_sms=sms, compute=compute, tokens=3072)
+    for exchange in ("dispatch", "combine") if normal else ():
+        for sms in QUICK_LADDER_SMS if quick else LADDER_SMS:
+            for compute in QUICK_NEIGHBOURS if quick else NEIGHBOURS:
+                yield task(
+                    "pairs", exchange=exchange, num_sms=sms, compute=compute, tokens=LADDER_TOKENS
+                )
+    for exchange, sms in () if quick else LOW_LATENCY_SMS.items():
+        for compute in LOW_LATENCY_NEIGHBOURS:
+            yield task(
+                "pairs", exchange=exchange, num_sms=sms, compute=compute, tokens=LADDER_TOKENS_LOW
+            )

@@ -8,16 +8,20 @@ from itertools import cycle
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from executor import small_kernels as small
 from executor.calibrate.plan import (
     DENSE_ROWS,
     GROUPED_ROWS,
+    THIN_ROWS,
     WEIGHT_ROWS,
     WEIGHT_ROWS_ALLOCATED,
 )
 from executor.calibrate.stream_kernel import stream_kernel
 from executor.kernel_set import ExecutorError
+from executor.partition import Partitions
 from executor.production_setup import Session
 from models.counts import activation_bytes, weight_bytes
 from models.exchanges import copies, payload_bytes
@@ -40,6 +44,8 @@ IDLE_ROUNDS = 1600
 # A low-latency kernel has at most one CTA on each SM of an H100 or H200.
 MOST_CTAS = 132
 ELEMENTS = 16384
+NORM_ROWS, BMM_ROWS = 8192, 1024
+ATTENTION = (2, 1536)  # sequences, tokens of each
 
 
 @dataclass(frozen=True)
@@ -56,12 +62,15 @@ class Subject:
 
 
 def compute_subject(session: Session, name: str, sms: int, num_sms: int) -> Subject:
-    """`dense`, `grouped`, `weights` (a grouped GEMM that streams weights) or `elementwise`, capped to
-    `sms` where the library can."""
-    makers = {"dense": _dense, "grouped": _grouped, "weights": _weights}
-    if name == "elementwise":
-        return _elementwise(num_sms)
-    return makers[name](session, sms)
+    """One of the plan's `NEIGHBOURS` or `HELD_KERNELS`, on `sms` SMs where it can be limited: GEMMs by
+    their library, attention by a partition."""
+    limited = {"dense": _dense, "grouped": _grouped, "weights": _weights, "thin": _thin}
+    if name in limited:
+        return limited[name](session, sms)
+    if name == "attention":
+        return _attention(session, sms, num_sms)
+    whole = {"elementwise": _elementwise, "norm": _norm, "gate": _gate, "bmm": _bmm}
+    return whole[name](session, num_sms)
 
 
 def _dense(session: Session, sms: int) -> Subject:
@@ -74,7 +83,7 @@ def _dense(session: Session, sms: int) -> Subject:
         lambda: session.gemm.dense(x, weight, sms),
         nbytes + 2 * DENSE_ROWS * n,
         sms,
-        ("gemm", "gate", "head"),
+        ("gemm", "gate", "head", "bmm"),
     )
 
 
@@ -96,31 +105,84 @@ def _grouped(session: Session, sms: int) -> Subject:
 
 
 def _weights(session: Session, sms: int) -> Subject:
+    return _masked(session, "weights", WEIGHT_ROWS, sms)
+
+
+def _thin(session: Session, sms: int) -> Subject:
+    return _masked(session, "thin", THIN_ROWS, sms)
+
+
+def _masked(session: Session, name: str, valid: int, sms: int) -> Subject:
     weight = session.weights.gate_up
     experts, n, k = weight[0].shape
     values, scales = small.quantise(_random(experts * WEIGHT_ROWS_ALLOCATED, k), column_major=False)
     by_column = (
         scales.view(experts, WEIGHT_ROWS_ALLOCATED, -1).transpose(1, 2).contiguous().transpose(1, 2)
     )
-    counts = torch.full((experts,), WEIGHT_ROWS, dtype=torch.int32, device="cuda")
+    counts = torch.full((experts,), valid, dtype=torch.int32, device="cuda")
     x = (values.view(experts, WEIGHT_ROWS_ALLOCATED, k), by_column)
-    nbytes = experts * (weight_bytes(n, k, "fp8_block") + WEIGHT_ROWS * (k + 2 * n))
+    nbytes = experts * (weight_bytes(n, k, "fp8_block") + valid * (k + 2 * n))
     return Subject(
-        "weights",
-        lambda: session.gemm.masked(x, weight, counts, WEIGHT_ROWS, sms),
+        name,
+        lambda: session.gemm.masked(x, weight, counts, valid, sms),
         nbytes,
         sms,
         ("grouped_gemm_masked",),
     )
 
 
-def _elementwise(num_sms: int) -> Subject:
+def _attention(session: Session, sms: int, num_sms: int) -> Subject:
+    att = session.deployment.model.attention
+    shape = (*ATTENTION, att.num_heads)
+    dims = (*[att.qk_nope_head_dim + att.qk_rope_head_dim] * 2, att.v_head_dim)
+    query, keys, values = (
+        _random(shape[0] * shape[1], shape[2] * dim).view(*shape, dim).transpose(1, 2)
+        for dim in dims
+    )
+    partitions = Partitions()
+
+    def call() -> None:
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]):
+            scaled_dot_product_attention(query, keys, values, is_causal=True)
+
+    def limited() -> None:
+        with partitions.limited(sms):
+            call()
+
+    nbytes = 2.0 * shape[0] * shape[1] * shape[2] * (sum(dims) + att.v_head_dim)
+    kinds = ("attention_prefill", "attention_decode")
+    return Subject("attention", limited if sms < num_sms else call, nbytes, sms, kinds)
+
+
+def _elementwise(session: Session, num_sms: int) -> Subject:
     x = _random(ELEMENTS, 8192)
     kinds = (
-        "norm", "quantise", "silu_mul", "permute", "unpermute", "add", "rope", "kv_write", "topk",
+        "quantise", "silu_mul", "permute", "unpermute", "add", "rope", "kv_write", "topk",
     )  # fmt: skip
     nbytes = ELEMENTS * (8192 * 2 + 4096)
     return Subject("elementwise", lambda: small.silu_mul_quantise(x), nbytes, num_sms, kinds)
+
+
+def _norm(session: Session, num_sms: int) -> Subject:
+    weight = session.weights.norms["norm1"]
+    x = _random(NORM_ROWS, weight.shape[0])
+    nbytes = 2 * 2 * x.numel()
+    return Subject("norm", lambda: small.rms_norm(x, weight), nbytes, num_sms, ("norm",))
+
+
+def _gate(session: Session, num_sms: int) -> Subject:
+    weight = session.weights.gate
+    x = _random(NORM_ROWS, weight.shape[1])
+    nbytes = 2 * (x.numel() + weight.numel())
+    return Subject("gate", lambda: x @ weight.T, nbytes, num_sms, ("gate", "head"))
+
+
+def _bmm(session: Session, num_sms: int) -> Subject:
+    weight = session.weights.k_up
+    heads, nope, latent = weight.shape
+    x = _random(BMM_ROWS * heads, nope).view(BMM_ROWS, heads, nope).transpose(0, 1)
+    nbytes = 2 * (x.numel() + weight.numel() + heads * BMM_ROWS * latent)
+    return Subject("bmm", lambda: torch.bmm(x, weight), nbytes, num_sms, ("bmm",))
 
 
 def stream_subject(level: str, sms: int) -> Subject:

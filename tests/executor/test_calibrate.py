@@ -69,6 +69,14 @@ def test_names_are_unique_and_the_first_need_is_first() -> None:
     assert quick_names < {t.name for t in plan()}
 
 
+def test_one_gpu_is_asked_for_low_latency_alone() -> None:
+    names = {t.name for t in plan(ranks=1)}
+    assert names < {t.name for t in plan()}
+    assert {t.text("phase") for t in plan(ranks=1) if t.kind == "layers"} == {"decode"}
+    exchanges = {t.text("exchange") for t in plan(ranks=1) if t.kind in ("ladder", "pairs")}
+    assert exchanges == {"dispatch_ll", "combine_ll"}
+
+
 def test_every_size_of_the_grid_is_measured_with_and_without_a_cap() -> None:
     layers = [t for t in plan() if t.kind == "layers"]
     for phase, sizes in (("prefill", PREFILL_TOKENS), ("decode", DECODE_TOKENS)):

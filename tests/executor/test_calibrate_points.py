@@ -14,6 +14,7 @@ from executor.calibrate.layer_points import (
     footprint_records,
     held_sms,
     launch_gap_ns,
+    launches_by_op,
     point_records,
     times_by_op,
     without_peers,
@@ -122,6 +123,23 @@ def test_kernels_of_one_library_call_are_told_apart() -> None:
     assert times["L0.layout"] == [3000, 3000]
     assert times["L0.dispatch.notify"] == [5000, 5000]
     assert times["L0.dispatch"] == [300000, 300000]
+    launched = launches_by_op({"L0.dispatch": [repeat, repeat]}, ops)
+    assert [record["ns"] for record in launched["L0.dispatch.notify"]] == [5000]
+    assert [record["ctas"] for record in launched["L0.dispatch"]] == [20]
+
+
+def test_an_op_states_each_of_its_kernels_in_order() -> None:
+    op = gemm_op("L0.topk")
+    repeats: list[tuple[Run, ...]] = [
+        (run("cast", 0, 1000), run("sort", 3000, 2000)),
+        (run("cast", 0, 1400), run("sort", 1800, 2200)),
+        (run("cast", 0, 1100), run("sort", 9000, 2600)),
+    ]
+    launched = launches_by_op({"L0.topk": repeats}, {"L0.topk": op})["L0.topk"]
+    assert [(record["kernel"], record["ns"]) for record in launched] == [
+        ("cast", 1100),
+        ("sort", 2200),
+    ]
 
 
 def test_waiting_for_peers_is_not_a_kernels_own_time() -> None:
@@ -136,7 +154,9 @@ def test_waiting_for_peers_is_not_a_kernels_own_time() -> None:
 def test_layers_with_the_same_work_make_one_point() -> None:
     ops = {"L0.x": gemm_op("L0.x", 116), "L1.x": gemm_op("L1.x", 116), "L0.y": gemm_op("L0.y")}
     times = {"L0.x": [100.0, 110.0], "L1.x": [120.0, 90.0, 100.0], "L0.y": [50.0]}
-    records = point_records(times, ops, 132, {"mhz": 1980})
+    launched = {"L0.x": [{"kernel": "gemm<128>", "ctas": 116}]}
+    records = point_records(times, ops, 132, {"mhz": 1980}, launched)
+    assert [list(r["launches"]) for r in records] == [[{"kernel": "gemm<128>", "ctas": 116}], []]
     assert [(r["sms"], r["ns"], r["runs"], r["mhz"]) for r in records] == [
         (116, 100.0, 5, 1980),
         (132, 50.0, 1, 1980),
@@ -176,8 +196,9 @@ def test_what_is_compiled_ahead_is_what_the_programs_launch() -> None:
         if op.work.kind in ("gemm", "grouped_gemm_masked", "grouped_gemm_contiguous")
     }
     assert {(size, cap) for size, cap, _, _ in jobs} == launched
-    pairs = [t for t in plan() if t.kind == "pairs" and t.text("compute") != "elementwise"]
-    assert {cap for _, cap, _, _ in gemms_of(pairs, DEFAULT_SCENARIOS, 2)} == {124, 108}
+    pairs = [t for t in plan() if t.kind in ("pairs", "hold")]
+    caps = {cap for _, cap, _, _ in gemms_of(pairs, DEFAULT_SCENARIOS, 2)}
+    assert caps == {132, 124, 116, 108, 100, 68, 36}
 
 
 def test_compiling_is_spread_by_shape_and_cap_and_loses_nothing() -> None:
