@@ -53,21 +53,42 @@ def memory(
     rank: int,
     lifetimes: Iterable[Lifetime],
     *,
-    kv_pool_tokens: int = 0,
+    kv_pool_tokens: int | None = None,
 ) -> Memory:
     """Memory of `rank` that holds `batch` while buffers live as `lifetimes` say.
 
-    The KV cache is that of the batch's sequences, or a pool of `kv_pool_tokens` that the server
-    reserves, whichever is larger.
+    The KV cache is that of the batch's sequences, or all of the pool of `kv_pool_tokens` that the
+    server reserves, however much of it they fill.
     """
-    pool = kv_pool_tokens * kv_bytes_per_token(deployment)
+    if kv_pool_tokens is None:
+        kv_cache = kv_cache_bytes(deployment, batch, rank)
+    else:
+        kv_cache = kv_pool_tokens * kv_bytes_per_token(deployment)
     return Memory(
         weights=weights_bytes(deployment),
-        kv_cache=max(pool, kv_cache_bytes(deployment, batch, rank)),
+        kv_cache=kv_cache,
         exchange_buffers=exchange_buffer_bytes(deployment),
         activations=peak_bytes(lifetimes),
-        reserve=round(deployment.machine.reserve_gib * GIB),
+        reserve=_reserve_bytes(deployment),
     )
+
+
+def static_pool_tokens(deployment: Deployment, mem_fraction_static: float) -> int:
+    """KV-cache tokens that SGLang reserves on a rank: what weights leave of this fraction of the memory
+    that was free before they were loaded. Activations, graphs and exchange buffers live in the rest of
+    the GPU. Negative when the weights alone are larger (SGLang 0.5.23,
+    `mem_cache/kv_cache_configurator.py: _profile_available_bytes`)."""
+    static = int(mem_fraction_static * unloaded_bytes(deployment))
+    return (static - weights_bytes(deployment)) // kv_bytes_per_token(deployment)
+
+
+def unloaded_bytes(deployment: Deployment) -> int:
+    """Memory of the GPU that is free before the weights are loaded: all but the machine's reserve."""
+    return round(deployment.machine.hbm_gib * GIB) - _reserve_bytes(deployment)
+
+
+def _reserve_bytes(deployment: Deployment) -> int:
+    return round(deployment.machine.reserve_gib * GIB)
 
 
 def lifetimes_of(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from models.memory import GIB, Memory, lifetimes_of, memory
 from models.sglang_rules import Refusal
 from moe_overlap.answers.variation import size_of
+from scenarios.pool import kv_tokens
 from scenarios.resolve import Resolved
 from schedules.program import Program, RankClass
 
@@ -38,18 +39,27 @@ def fit_of(
     resolved: Resolved, program: Program, smaller: tuple[Resolved, Program] | None = None
 ) -> Fit:
     """The fit of a program whose classes carry the buffers of a step. `smaller` is the same schedule at
-    a smaller batch: what grows between the two grows on; without it KV cache and activations are taken
-    as proportional to the batch."""
+    a smaller batch: what grows between the two grows on; without it activations, and the KV cache where
+    no pool is reserved, are taken as proportional to the batch."""
     machine, fraction = resolved.deployment.machine, resolved.scenario.runtime.memory_fraction
     limit = int(fraction * machine.hbm_gib * GIB)
     needed = _fullest(resolved, program)
-    size, growing = size_of(resolved), needed.kv_cache + needed.activations
+    size, pool = size_of(resolved), resolved.kv_pool_tokens is not None
+    growing = needed.activations + (0 if pool else needed.kv_cache)
     if smaller is not None:
         grown = needed.total - _fullest(*smaller).total
         growing = grown * size // max(1, size - size_of(smaller[0]))
     room = limit - (needed.total - growing)
     most = max(0, room * size // growing) if growing > 0 else size
-    return Fit(needed, limit, most)
+    return Fit(needed, limit, min(most, _pool_holds(resolved, size)) if pool else most)
+
+
+def _pool_holds(resolved: Resolved, size: int) -> int:
+    """The batch whose sequences fill the KV pool of the fullest rank."""
+    deployment, batch = resolved.deployment, resolved.batch
+    assert resolved.kv_pool_tokens is not None
+    filled = max(kv_tokens(deployment, batch, rank) for rank in range(deployment.ep_size))
+    return resolved.kv_pool_tokens * size // filled
 
 
 def _fullest(resolved: Resolved, program: Program) -> Memory:
@@ -65,4 +75,10 @@ def _needed(resolved: Resolved, cls: RankClass) -> Memory:
         )
         for op in cls.ops
     ]
-    return memory(resolved.deployment, resolved.batch, cls.ranks[0], lifetimes_of(uses, nbytes))
+    return memory(
+        resolved.deployment,
+        resolved.batch,
+        cls.ranks[0],
+        lifetimes_of(uses, nbytes),
+        kv_pool_tokens=resolved.kv_pool_tokens,
+    )

@@ -56,7 +56,7 @@ def scenario_from_flags(
         f"quantization: {_flow(_formats(launch, model, assumed))}",
         f"routing: {_flow(_routing(launch, assumed))}",
         f"shared_experts: {_flow(_shared(launch))}",
-        f"runtime: {_flow(_runtime(launch, table, version))}",
+        f"runtime: {_flow(_runtime(launch, table, version, assumed))}",
         f"schedules: [{', '.join(_schedules(launch))}]",
     ]
     head = [f"# Assumed: {line}" for line in assumed]
@@ -199,13 +199,17 @@ def _shared(launch: Launch) -> dict[str, str]:
     return {"fusion": fusion, "waterfill": str("waterfill" in values).lower()}
 
 
-def _runtime(launch: Launch, table: FlagTable, version: str) -> dict[str, Any]:
+def _runtime(launch: Launch, table: FlagTable, version: str, assumed: list[str]) -> dict[str, Any]:
     values = launch.values
     runner = values.get("moe_runner", "auto")
     found: dict[str, Any] = {"sglang": version, "moe_runner": table.runners.get(runner, runner)}
     found["launch"] = "eager" if "no_graph" in values else "auto"
     if "tbo_threshold" in values:
         found["tbo_token_distribution_threshold"] = values["tbo_threshold"]
+    pool = {"mem_fraction": "mem_fraction_static", "max_total_tokens": "max_total_tokens"}
+    found |= {key: values[name] for name, key in pool.items() if name in values}
+    if not pool.keys() & values.keys():
+        assumed.append("KV cache of the batch alone; the server sizes its own pool")
     kept = {name: text for name, text in launch.env.items() if name not in table.environment}
     if kept:
         found["env"] = "{" + ", ".join(f'{name}: "{text}"' for name, text in kept.items()) + "}"

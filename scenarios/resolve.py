@@ -16,6 +16,7 @@ from models.routing import Routing, RoutingSpec, route
 from models.sglang_rules import Rules, available_versions, load_rules
 from scenarios.batch import batch_of
 from scenarios.errors import ScenarioError
+from scenarios.pool import check_pool, kv_pool_tokens
 from scenarios.schema import ModelSpec, Scenario, UserSchedule
 from schedules.builders import schedule_names
 
@@ -32,7 +33,7 @@ class ScheduleChoice:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A scenario as the builders take it."""
+    """A scenario as the builders take it; `kv_pool_tokens` of a rank are reserved, None for no pool."""
 
     scenario: Scenario
     deployment: Deployment
@@ -40,6 +41,7 @@ class Resolved:
     routing: Routing
     schedules: tuple[ScheduleChoice, ...]
     rules: Rules
+    kv_pool_tokens: int | None = None
 
     @property
     def tokens_per_step(self) -> float:
@@ -106,8 +108,10 @@ def resolve(scenario: Scenario, *, machine: Machine | None = None) -> Resolved:
     batch = batch_of(scenario)
     model = _model(scenario)
     deployment = _deployment(scenario, model, machine or _machine(scenario), batch)
+    pool = kv_pool_tokens(scenario, deployment)
+    check_pool(scenario, deployment, batch, pool)
     routing = _route(scenario, batch, model)
-    return Resolved(scenario, deployment, batch, routing, schedules, rules)
+    return Resolved(scenario, deployment, batch, routing, schedules, rules, pool)
 
 
 def _rules(scenario: Scenario) -> Rules:

@@ -194,6 +194,15 @@ class Runtime(Section):
     memory_fraction: float = Field(
         default=0.95, gt=0.0, le=1.0, description="share of HBM that may be used"
     )
+    mem_fraction_static: float | None = Field(
+        default=None,
+        gt=0.0,
+        le=1.0,
+        description="share of the memory free before loading that weights and KV pool take",
+    )
+    max_total_tokens: int | None = Field(
+        default=None, ge=1, le=1 << 30, description="most tokens in the KV pool of a rank"
+    )
     env: dict[str, str] = Field(default_factory=dict, description="environment variables (text)")
     other_mode_ranks: Annotated[tuple[Count, ...], Strict(False)] = Field(
         default=(),

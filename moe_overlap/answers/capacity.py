@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from models.errors import InputError
 from moe_overlap.answers.probe import refused_at, step_us
 from moe_overlap.answers.variation import at_size, size_of, unrouted
 from moe_overlap.row import Row
 from scenarios.resolve import Resolved, ScheduleChoice
 
 # Beyond it routing alone takes seconds to draw, and throughput has long settled.
-_MOST_TOKENS = 1 << 19
+MOST_TOKENS = 1 << 19
 _BACK_OFF = 0.98
 _TRIES = 8
 
@@ -45,7 +46,10 @@ class Sizes:
 
 def operating(sizes: Sizes, choice: ScheduleChoice, size: int, limit: str) -> Operating | None:
     """The schedule at this size; None when it cannot run there."""
-    at = sizes(size)
+    try:
+        at = sizes(size)
+    except InputError:  # its KV cache is larger than the pool
+        return None
     us = step_us(at, choice)
     return None if us is None else Operating(size, limit, us, at.tokens_per_step / us * 1e6)
 
@@ -69,7 +73,7 @@ def largest_batch(sizes: Sizes, row: Row) -> Operating | None:
 
 def _allowed(resolved: Resolved, choice: ScheduleChoice, most: int) -> tuple[int, str]:
     """The largest size up to `most` that no rule forbids, and the rule (or `memory`) beyond it."""
-    searched = max(size_of(resolved), _MOST_TOKENS // resolved.deployment.ep_size)
+    searched = max(size_of(resolved), MOST_TOKENS // resolved.deployment.ep_size)
     top = min(most, searched)
     beyond = refused_at(unrouted(resolved, top), choice)
     if beyond is None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import ceil
 
 from scenarios.batch import batch_of
+from scenarios.pool import check_pool
 from scenarios.resolve import Resolved, resolve
 from scenarios.schema import Parallel, Phase, Scenario
 
@@ -61,7 +62,9 @@ def at_kv(resolved: Resolved, factor: float) -> Resolved:
     kv = _scaled(decode.kv_tokens, factor)
     phase = Phase(decode=decode.model_copy(update={"kv_tokens": kv}))
     scenario = resolved.scenario.model_copy(update={"phase": phase})
-    return replace(resolved, scenario=scenario, batch=batch_of(scenario))
+    batch = batch_of(scenario)
+    check_pool(scenario, resolved.deployment, batch, resolved.kv_pool_tokens)
+    return replace(resolved, scenario=scenario, batch=batch)
 
 
 def at_alpha(resolved: Resolved, alpha: float) -> Resolved:

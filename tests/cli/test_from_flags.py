@@ -57,6 +57,17 @@ def test_a_prefill_server(run: Run, tmp_path: Path) -> None:
     assert found.schedules == ("baseline", "sbo", "tbo")
 
 
+def test_the_servers_kv_pool(run: Run, tmp_path: Path) -> None:
+    pool = " --mem-fraction-static 0.85 --max-total-tokens 131072"
+    runtime = _scenario(run, DECODE + pool, tmp_path, "--tokens", "512").runtime
+    assert (runtime.mem_fraction_static, runtime.max_total_tokens) == (0.85, 131072)
+    done = run("scenario", "--from-flags", DECODE + pool, "--hardware", "h200-8x-ib")
+    assert (done.returncode, done.stdout) == (1, "")  # 128 sequences of 2049 tokens
+    assert "needs the KV cache of 262,272 tokens, the pool holds 131,072" in done.stderr
+    own = run("scenario", "--from-flags", DECODE, "--hardware", "h200-8x-ib")
+    assert "# Assumed: KV cache of the batch alone" in own.stdout
+
+
 def test_what_has_no_place_is_listed(run: Run) -> None:
     done = run("scenario", "--from-flags", DECODE, "--hardware", "h200-8x-ib")
     for word in ("--trust-remote-code", "--host 0.0.0.0", "--nnodes 2", "NCCL_DEBUG=INFO"):
