@@ -171,12 +171,15 @@ class Note(BaseModel):
 
 
 class NoteRule(_Section):
-    """One silent effect of the file: reason, evidence, source, the layer classes concerned."""
+    """One silent effect of the file: reason, evidence, source, and the layer classes, variants and
+    runners concerned."""
 
     reason: str
     evidence: Evidence
     source: str
     layer_classes: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    runners: tuple[str, ...] = ()
 
 
 class Rules(_Section):

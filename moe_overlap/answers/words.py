@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moe_overlap.answers.capacity import Operating
+from moe_overlap.answers.capacity import MOST_TOKENS, Operating
 from moe_overlap.answers.collect import Answers
 from moe_overlap.answers.latency import latency_ms
 from scenarios.resolve import Resolved
@@ -58,7 +58,10 @@ def answer_lines(document: Mapping[str, Any]) -> list[str]:
     answers = document["answers"]
     lines = [_flip(document, answers)] if document["runner_up"] else []
     if answers["best_at_largest"]:
-        lines.append(f"Each at its own largest batch per rank: {_ranked(answers['largest'])}.")
+        lines.append(
+            f"Each at its own largest batch per rank: {_ranked(answers['largest'])}."
+            f"{_searched(answers['largest'])}"
+        )
     if answers["limit_ms"] is not None:
         lines.append(_limit(answers))
     return [line for line in lines if line]
@@ -98,6 +101,13 @@ def _flip(document: Mapping[str, Any], answers: Mapping[str, Any]) -> str:
         f"Nearest flip: {flip['winner']} would be the faster at {flip['key']} {flip['value']:g} "
         f"instead of {flip['instead_of']:g}."
     )
+
+
+def _searched(largest: Mapping[str, Any]) -> str:
+    """How far a search went that found no limit; nothing where each found one."""
+    if all(one["limited_by"] != "search" for one in largest.values()):
+        return ""
+    return f" Batches of more than {MOST_TOKENS:,} tokens over all ranks were not looked at."
 
 
 def _limit(answers: Mapping[str, Any]) -> str:

@@ -47,8 +47,12 @@ def _sbo(request: Request) -> Iterator[str]:
     if layer_class in rules.notes["sbo.no_effect"].layer_classes:
         yield "sbo.no_effect"
     try:
-        variant = rules.sbo.variants[selected_variant(request)]
+        name = selected_variant(request)
     except Refused:
         return
+    variant, hazard = rules.sbo.variants[name], rules.notes["sbo.in_place"]
+    runs_shared = deployment.model.n_shared_experts and not deployment.fusion.slots
+    if name in hazard.variants and deployment.moe_runner in hazard.runners and runs_shared:
+        yield "sbo.in_place"
     if variant.blackwell and any("combine.send @comm" in line for line in variant.layer):
         yield "sbo.send_sms"

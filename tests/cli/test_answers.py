@@ -14,6 +14,7 @@ from moe_overlap.answers.words import answer_lines
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 EP8 = "deepseek-v3-h200-ep8-decode"
+EP8_PREFILL = "deepseek-v3-h200-ep8-prefill"
 PREFILL = "qwen3-30b-h100-ep8-prefill"
 SMALL = ["schedules=[baseline, tbo]", "model.num_layers=8"]
 
@@ -119,3 +120,14 @@ def test_the_command_takes_limit_and_fidelity(run: Run) -> None:
     done = run("compare", "tiny", "--itl-ms", "2", "--fidelity", "fast", "--json")
     answers = json.loads(done.stdout)["answers"]
     assert (answers["limit_ms"], answers["flip"]) == (2.0, None)
+
+
+def test_a_search_that_ends_before_memory_does_says_how_far_it_went() -> None:
+    document = _document(EP8_PREFILL, "phase.prefill.tokens_per_rank=60000")
+    largest = document["answers"]["largest"]
+    assert {one["limited_by"] for one in largest.values()} == {"search"}
+    assert {one["batch_per_rank"] for one in largest.values()} == {524_288 // 8}
+    (line,) = [line for line in answer_lines(document) if line.startswith("Each at its own")]
+    assert line.endswith("Batches of more than 524,288 tokens over all ranks were not looked at.")
+    bound = answer_lines(_document(EP8))
+    assert not any("not looked at" in line for line in bound)

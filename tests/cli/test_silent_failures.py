@@ -12,6 +12,7 @@ from viz.answers import answers_html
 
 DECODE, PREFILL = "deepseek-v3-h200-ep8-decode", "deepseek-v3-h200-ep8-prefill"
 BLACKWELL = "deepseek-v3-gb200-ep48-decode"
+COLLECTIVE = ["a2a.backend=none", "a2a.mode=auto", "phase.decode.batch_per_rank=16"]
 SHALLOW = "model.num_layers=5"
 
 # scenario, overrides, schedule, rule
@@ -43,6 +44,8 @@ CASES = [
     (BLACKWELL, ["a2a.backend=mooncake"], "sbo", "sbo.hooks_unused"),
     # ... and with a model that never asks whether it is on.
     (BLACKWELL, ["model.base=glm-4.5", "routing.redundant_experts=32"], "sbo", "sbo.no_effect"),
+    # ... and, without an all-to-all, with experts that write over what the shared one still reads.
+    (BLACKWELL, [*COLLECTIVE, "runtime.moe_runner=triton"], "sbo", "sbo.in_place"),
 ]
 
 
@@ -64,6 +67,10 @@ def test_healthy_scenarios_have_no_note() -> None:
     for name in (DECODE, PREFILL):
         document = mo.compare(mo.load(name, [SHALLOW]), fidelity="fast").document()
         assert document["notes"] == []
+
+
+def test_experts_that_leave_their_input_alone_have_no_hazard() -> None:
+    assert _compared(BLACKWELL, COLLECTIVE, "sbo")["notes"] == []
 
 
 def test_a_failed_vote_says_what_the_lost_graph_costs() -> None:
