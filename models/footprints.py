@@ -23,6 +23,8 @@ def _ctas(work: Work, grid: Grid, entry: KernelKind, sms: int) -> int:
         return min(budget, tiles(work) or budget)
     if entry.ctas == "one":
         return 1
+    if entry.ctas == "fixed":
+        return min(budget, entry.count)
     if entry.ctas == "num_sms":
         return budget if grid.sm_budget else min(sizes.get("num_sms", budget), budget)
     if entry.ctas in ("experts", "experts_or_tokens"):

@@ -65,16 +65,15 @@ def _collective(
     rows: dict[str, int],
 ) -> Kernel:
     """The all-gather of all ranks' tokens, or the reduce-scatter back, in bf16."""
-    width, deployment = build.deployment.model.hidden_size * BF16, build.deployment
+    width = build.deployment.model.hidden_size * BF16
     reduce = exchange == "combine"
     size = work(
         "collective",
         read_bytes=(everyone if reduce else own) * width,
         write_bytes=(own if reduce else everyone) * width,
         nbytes=everyone * width,
-        ranks=deployment.ep_size,
+        ranks=build.deployment.ep_size,
         reduce=int(reduce),
-        num_sms=deployment.a2a.num_sms,
     )
     kernel = build.kernel(name, size, reads, {key: n * width for key, n in rows.items()})
     return replace(kernel, exchange=exchange, role="whole")

@@ -114,15 +114,24 @@ class KernelKind(Section):
 
     `ctas`: `sms` (persistent: one per SM, at most one per tile), `rows` or `elements` (so many per
     `per_cta`), `tokens`, `num_sms` (of the exchange), `experts` (low latency; `experts_or_tokens`: at least one for each
-    token that a combine sums), `one`.
+    token that a combine sums), `one`, or `fixed` (`count` of them).
     """
 
     grid: GridKind
     gang: bool = False
     ctas: Literal[
-        "sms", "tiles", "rows", "elements", "num_sms", "experts", "experts_or_tokens", "one"
+        "sms",
+        "tiles",
+        "rows",
+        "elements",
+        "num_sms",
+        "experts",
+        "experts_or_tokens",
+        "one",
+        "fixed",
     ]
     per_cta: Count = 1
+    count: Count = 1
     threads: Count
     registers: Whole
     smem_bytes: Whole

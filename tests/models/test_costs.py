@@ -261,3 +261,14 @@ def test_footprints_follow_budget_and_tiles(h200: Machine) -> None:
     low = layer_kernels(on(h200, deployment()), decode(8, 128, 64), spread(8, 128), 0)
     send = kernel(low, "dispatch.send")
     assert h200.costs.footprint(send.work, send.grid).ctas == 128  # two experts a CTA
+
+
+def test_a_collective_takes_the_sms_of_its_channels(h200: Machine) -> None:
+    case = on(h200, replace(deployment(), attention_tp=2))
+    layer = layer_kernels(case, decode(8, 128, 64), spread(8, 128), 0)
+    gather = kernel(layer, "attn.gather")
+    taken = h200.costs.footprint(gather.work, gather.grid)
+    assert taken.ctas == 24
+    assert h200.sm.ctas(taken) == 1  # all registers of an SM: nothing runs beside it there
+    alone = [h200.costs.alone(gather.work, gather.grid, sms).ns for sms in (24, 132)]
+    assert alone[0] == alone[1]
