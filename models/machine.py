@@ -6,6 +6,8 @@ A hardware profile (YAML) resolves to a `Machine`; nothing here knows about sche
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import log
 from typing import Literal, Protocol
 
 from models.work import Grid, Work
@@ -123,16 +125,23 @@ class Interference:
     """Slowdown on disjoint SMs: `1 + c0 * busy_SM_share + c1 * rho / (1 - rho)`, rho the neighbours'
     HBM rate over `achievable_hbm_gbps`; one (c0, c1) per communication family. `compute` is the same
     pair for a compute kernel beside communication, `by_kind` replaces it for a kind of work; `rho_cap`
-    bounds rho below 1."""
+    bounds rho below 1. `by_exchange` replaces a family's pair for one direction: (family, `dispatch` or
+    `combine`, its own SMs, c0, c1), read along the log of the SMs."""
 
     achievable_hbm_gbps: float
     by_family: tuple[tuple[str, float, float], ...] = ()
     compute: tuple[float, float] = (0.0, 0.0)
     rho_cap: float = 0.9
     by_kind: tuple[tuple[str, float, float], ...] = ()
+    by_exchange: tuple[tuple[str, str, int, float, float], ...] = ()
 
-    def coefficients(self, family: str) -> tuple[float, float]:
-        """(c0, c1) of a communication family; (0, 0) for one without a figure."""
+    def coefficients(self, family: str, kind: str = "", sms: int = 0) -> tuple[float, float]:
+        """(c0, c1) of a communication family, of a kernel of this kind on so many SMs where that was
+        measured; (0, 0) for a family without a figure."""
+        direction = kind.partition("_")[0]
+        points = [p[2:] for p in self.by_exchange if p[:2] == (family, direction)]
+        if points:
+            return _along_sms(points, sms)
         for name, c0, c1 in self.by_family:
             if name == family:
                 return c0, c1
@@ -144,6 +153,16 @@ class Interference:
             if name == kind:
                 return c0, c1
         return self.compute
+
+
+def _along_sms(points: list[tuple[int, float, float]], sms: int) -> tuple[float, float]:
+    """(c0, c1) between the points' SMs, in order, linear in their log; beyond them the nearest."""
+    at = min(max(sms, points[0][0]), points[-1][0])
+    for low, high in pairwise(points):
+        if at <= high[0]:
+            share = log(at / low[0]) / log(high[0] / low[0])
+            return low[1] + share * (high[1] - low[1]), low[2] + share * (high[2] - low[2])
+    return points[0][1:]
 
 
 @dataclass(frozen=True, slots=True)

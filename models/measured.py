@@ -19,14 +19,19 @@ from models.work import Work
 COLUMNS = (
     "kind", "dims", "flops", "read_bytes", "write_bytes", "sms", "ns", "spread", "mhz", "watts", "held",
 )  # fmt: skip
+# Columns that files of earlier calibrations lack: 0 there.
+LAUNCH_COLUMNS = ("launches", "ctas", "tile_rows", "tile_columns")
 HELD_SHARE = 0.2
+# Kernels of one size that differ in what they read and write: their bytes are part of what they are.
+BY_BYTES = ("norm",)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPoint:
     """`ns` is the median time alone on `sms` SMs, `spread` the 10th to 90th percentile over it; `mhz`
     and `watts` are the GPU's SM clock and power while it was taken (0: not read). A `held` point
-    takes part in no fit."""
+    takes part in no fit. `launches` kernels were launched, the longest of them with `ctas` CTAs that
+    compute `tile` rows and columns at a time (0: not known)."""
 
     work: Work
     sms: int
@@ -35,6 +40,9 @@ class MeasuredPoint:
     mhz: int = 0
     watts: int = 0
     held: bool = False
+    launches: int = 0
+    ctas: int = 0
+    tile: tuple[int, int] = (0, 0)
 
     @property
     def key(self) -> str:
@@ -43,9 +51,10 @@ class MeasuredPoint:
 
 
 def point_key(work: Work, sms: int) -> str:
-    """The name of a point: kind, sizes and SMs."""
+    """The name of a point: kind, sizes and SMs, bytes where these do not say it all."""
     dims = ";".join(f"{name}={value}" for name, value in work.dims)
-    return f"{work.kind}|{dims}|{sms}"
+    nbytes = f"|{work.hbm_bytes}" if work.kind in BY_BYTES else ""
+    return f"{work.kind}|{dims}|{sms}{nbytes}"
 
 
 def is_held(key: str, seed: int, share: float = HELD_SHARE) -> bool:
@@ -60,7 +69,7 @@ def write_points(points: Iterable[MeasuredPoint], heading: Sequence[str] = ()) -
     for line in heading:
         out.write(f"# {line}\n")
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(COLUMNS + LAUNCH_COLUMNS)
     for point in sorted(points, key=lambda p: p.key):
         work = point.work
         writer.writerow(
@@ -76,6 +85,9 @@ def write_points(points: Iterable[MeasuredPoint], heading: Sequence[str] = ()) -
                 point.mhz,
                 point.watts,
                 int(point.held),
+                point.launches,
+                point.ctas,
+                *point.tile,
             )
         )
     return out.getvalue()
@@ -89,8 +101,9 @@ def read_points(path: Path) -> tuple[MeasuredPoint, ...]:
         raise InputError(str(path), "points", str(error), "a readable CSV file") from error
     skipped = sum(1 for line in lines if line.startswith("#"))
     reader = csv.DictReader(line for line in lines if not line.startswith("#"))
-    if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise InputError(str(path), "header", reader.fieldnames, ",".join(COLUMNS), skipped + 1)
+    if tuple(reader.fieldnames or ()) not in (COLUMNS, COLUMNS + LAUNCH_COLUMNS):
+        wanted = ",".join(COLUMNS + LAUNCH_COLUMNS)
+        raise InputError(str(path), "header", reader.fieldnames, wanted, skipped + 1)
     points = tuple(
         _point(path, number, row) for number, row in enumerate(reader, start=skipped + 2)
     )
@@ -112,7 +125,7 @@ def _point(path: Path, line: int, row: dict[str, str]) -> MeasuredPoint:
     column = ""
     values: dict[str, float] = {}
     try:
-        for column in COLUMNS[3:]:
+        for column in (name for name in row if name not in COLUMNS[:3]):
             values[column] = float(row[column])
         column = "dims"
         dims = _parsed(row["dims"])
@@ -132,4 +145,7 @@ def _point(path: Path, line: int, row: dict[str, str]) -> MeasuredPoint:
         int(values["mhz"]),
         int(values["watts"]),
         bool(values["held"]),
+        int(values.get("launches", 0)),
+        int(values.get("ctas", 0)),
+        (int(values.get("tile_rows", 0)), int(values.get("tile_columns", 0))),
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from models.machine import Cost, CostLabel, Costs, Footprint
-from models.measured import MeasuredPoint
+from models.measured import BY_BYTES, MeasuredPoint
 from models.tables import Where
 from models.work import Grid, Work
 
@@ -67,7 +67,9 @@ def series_of(work: Work) -> Series:
         return Series((kind, sizes["columns"], sizes.get("masked", -1)), _logs(sizes["rows"]))
     if kind == "collective":
         return Series((kind, sizes["ranks"], sizes["reduce"]), _logs(sizes["nbytes"]))
-    return Series((kind, sizes.get("columns", 0)), _logs(sizes.get("rows", sizes.get("tokens", 1))))
+    rows = sizes.get("rows", sizes.get("tokens", 1))
+    each = round(work.hbm_bytes / max(1, rows)) if kind in BY_BYTES else 0
+    return Series((kind, sizes.get("columns", 0), each), _logs(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,12 @@ def _machine(
             (near.compute.c0, near.compute.c1),
             near.rho_cap,
             tuple((kind, pair.c0, pair.c1) for kind, pair in sorted(near.kinds.items())),
+            tuple(
+                (family, name, at.sms, at.c0, at.c1)
+                for family, directions in sorted(near.exchanges.items())
+                for name, pairs in sorted(directions.items())
+                for at in sorted(pairs, key=lambda pair: pair.sms)
+            ),
         ),
         gaps=Gaps(**gaps.model_dump(exclude={"source"})),
         sm=SmResources(**sm.model_dump(exclude={"source"})),

@@ -90,6 +90,9 @@ class HostSection(Section):
     error: NotNegative = 0.0
 
 
+Family = Literal["normal", "low_latency", "collective"]
+
+
 class Pair(BaseModel):
     """Coefficients of the slowdown beside other kernels."""
 
@@ -98,15 +101,23 @@ class Pair(BaseModel):
     c1: NotNegative
 
 
+class PairAt(Pair):
+    """Coefficients of an exchange that runs on so many SMs."""
+
+    sms: Count
+
+
 class InterferenceSection(Section):
     """Slowdown on disjoint SMs, by family of communication and for compute beside it, where `kinds`
-    replace `compute` for single kinds of work."""
+    replace `compute` for single kinds of work, and `exchanges` a family for one direction, by the SMs of
+    the exchange, ascending."""
 
     achievable_hbm_gbps: Positive
     rho_cap: Annotated[float, Field(gt=0, lt=1)]
     compute: Pair
     kinds: dict[str, Pair] = {}
-    families: dict[Literal["normal", "low_latency", "collective"], Pair]
+    families: dict[Family, Pair]
+    exchanges: dict[Family, dict[Literal["dispatch", "combine"], list[PairAt]]] = {}
 
 
 class KernelKind(Section):

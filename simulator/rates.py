@@ -2,7 +2,8 @@
 
 HBM is one resource: when demands exceed what is achievable, all its users are cut alike. A communication
 kernel is bound by latency, so it slows with the share of SMs that its neighbours keep busy and with
-their HBM rate: `1 + c0 * busy + c1 * rho / (1 - rho)`; a compute kernel slows by the same form beside
+their HBM rate: `1 + c0 * busy + c1 * rho / (1 - rho)`, with coefficients of its direction and its own SMs
+where they are known; a compute kernel slows by the same form beside
 communication, with the coefficients of its kind. The larger of the two reasons holds; they are never
 multiplied, and kernels are never paired.
 """
@@ -56,7 +57,7 @@ def _latency(
     if not sms:
         return 1.0
     if family:
-        c0, c1 = rules.coefficients(family)
+        c0, c1 = rules.coefficients(family, kernel.op.work.kind, kernel.sms)
     else:
         c0, c1 = rules.compute_coefficients(kernel.op.work.kind)
     busy = min(1.0, sms / machine.num_sms)
