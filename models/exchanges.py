@@ -69,7 +69,7 @@ def exchange_bytes(
         return _gathered(deployment, routing, exchange)
     matrix = copies(routing, deployment.a2a.mode)
     if deployment.a2a.mode == "normal" and nodes_of(deployment) > 1:
-        matrix = _relayed(routing, matrix, deployment.machine.fabric.gpus_per_node)
+        matrix = _relayed(routing, deployment.machine.fabric.gpus_per_node)
     if exchange == "combine":
         matrix = matrix.T
     payload = payload_bytes(deployment, exchange)
@@ -87,8 +87,10 @@ def _gathered(
     return tuple((n * width,) * len(tokens) for n in tokens)
 
 
-def _relayed(routing: Routing, matrix: Counts, gpus_per_node: int) -> Counts:
-    """Copies between ranks, int64[W, W], with those to other nodes sent through relays."""
+@lru_cache(maxsize=256)
+def _relayed(routing: Routing, gpus_per_node: int) -> Counts:
+    """Copies between ranks in normal mode, int64[W, W], with those to other nodes sent through relays."""
+    matrix = copies(routing, "normal")
     wires = np.zeros_like(matrix)
     to_node = routing.node_tokens(gpus_per_node)
     size, nodes = to_node.shape

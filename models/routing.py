@@ -24,6 +24,7 @@ Counts = npt.NDArray[np.int64]
 Distribution = Literal["uniform", "power_law", "histogram", "file"]
 # Beyond it one expert holds all tokens that it can; the formula would only overflow.
 _ALPHA_LIMIT = 20
+_WORD = 64
 
 
 @dataclass(frozen=True)
@@ -85,34 +86,45 @@ class Routing:
     @cached_property
     def _columns(self) -> npt.NDArray[np.int32]:
         """Ids of all ranks, [k, tokens]: counting works column by column."""
-        return np.ascontiguousarray(np.concatenate(self.ids).T)
+        columns = np.empty((self.top_k, sum(self.tokens)), dtype=np.int32)
+        for rows, start in zip(self.ids, self._starts, strict=True):
+            columns[:, start : start + len(rows)] = rows.T
+        return columns
 
     @cached_property
-    def _sources(self) -> npt.NDArray[np.int32]:
-        """Source rank of every row."""
-        return np.repeat(np.arange(self.ep_size, dtype=np.int32), self.tokens)
+    def _starts(self) -> Counts:
+        """Index of each source rank's first token among those of all ranks, int64[W]."""
+        return np.cumsum([0, *self.tokens[:-1]])
 
     @cached_property
     def _destinations(self) -> npt.NDArray[np.int16]:
         """Destination rank of every id, [k, tokens]; -1 stays -1."""
         return np.floor_divide(self._columns, self.experts_per_rank).astype(np.int16)
 
-    def _pairs(
-        self, column: npt.NDArray[np.int16], keep: npt.NDArray[np.bool_], size: int
-    ) -> Counts:
-        keys = self._sources[keep] * size + column[keep]
-        return np.bincount(keys, minlength=self.ep_size * size)
-
     @cached_property
     def _rank_copies(self) -> Counts:
-        total = np.zeros(self.ep_size**2, dtype=np.int64)
+        size = self.ep_size
+        total = np.zeros(size**2, dtype=np.int64)
+        rows = np.repeat(np.arange(size, dtype=np.int32) * size, self.tokens)
         for column in self._destinations:
-            total += self._pairs(column, column >= 0, self.ep_size)
-        return _frozen(total.reshape(self.ep_size, self.ep_size))
+            valid = column >= 0
+            keys = rows + column
+            total += np.bincount(keys if valid.all() else keys[valid], minlength=size**2)
+        return _frozen(total.reshape(size, size))
 
     @cached_property
     def _distinct_tokens(self) -> Counts:
         return _frozen(self._distinct(self._destinations, self.ep_size))
+
+    @cached_property
+    def _node_tokens(self) -> dict[int, Counts]:
+        """What `node_tokens` has counted, by GPUs per node."""
+        return {}
+
+    @cached_property
+    def _slices(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], Routing]:
+        """What `slice` has made, by starts and stops."""
+        return {}
 
     @cached_property
     def _expert_tokens(self) -> Counts:
@@ -133,17 +145,28 @@ class Routing:
     def node_tokens(self, gpus_per_node: int) -> Counts:
         """Tokens of a source with at least one expert on a node, int64[W, nodes]: what normal mode
         sends across nodes, once per node."""
-        nodes = -(-self.ep_size // gpus_per_node)
-        return self._distinct(np.floor_divide(self._destinations, gpus_per_node), nodes)
+        counts = self._node_tokens.get(gpus_per_node)
+        if counts is None:
+            places = np.floor_divide(self._destinations, gpus_per_node)
+            counts = _frozen(self._distinct(places, -(-self.ep_size // gpus_per_node)))
+            self._node_tokens[gpus_per_node] = counts
+        return counts
 
     def _distinct(self, places: npt.NDArray[np.int16], size: int) -> Counts:
-        total = np.zeros(self.ep_size * size, dtype=np.int64)
-        for j, column in enumerate(places):
-            first = column >= 0
-            for earlier in places[:j]:
-                first &= column != earlier
-            total += self._pairs(column, first, size)
-        return total.reshape(self.ep_size, size)
+        """Tokens by source and place, int64[W, size], each once however many of its ids lie there. A
+        token's places are the bits of a word, and a shift by more than a word leaves none."""
+        total = np.zeros((self.ep_size, size), dtype=np.int64)
+        sources = np.flatnonzero(self.tokens)  # `reduceat` knows no empty part
+        if not len(sources):
+            return total
+        for low in range(0, size, _WORD):
+            word = np.zeros(places.shape[1], dtype=np.uint64)
+            for column in places:
+                word |= np.left_shift(np.uint64(1), (column - low).astype(np.uint64))
+            for place in range(low, min(low + _WORD, size)):
+                met = (word >> np.uint64(place - low)) & np.uint64(1)
+                total[sources, place] = np.add.reduceat(met, self._starts[sources])
+        return total
 
     def expert_tokens(self) -> Counts:
         """Tokens of every physical expert, int64[num_physical]."""
@@ -160,9 +183,14 @@ class Routing:
         return float(received.max()) / mean if mean else 1.0
 
     def slice(self, starts: Sequence[int], stops: Sequence[int]) -> Routing:
-        """The routing of a child batch: rows `starts[r]:stops[r]` of every rank."""
-        ids = tuple(rows[a:b] for rows, a, b in zip(self.ids, starts, stops, strict=True))
-        return Routing(ids, self.num_physical, self.ep_size)
+        """The routing of a child batch: rows `starts[r]:stops[r]` of every rank. The same rows are the
+        same object, so that what was counted of them stays known."""
+        key = tuple(starts), tuple(stops)
+        child = self._slices.get(key)
+        if child is None:
+            ids = tuple(rows[a:b] for rows, a, b in zip(self.ids, starts, stops, strict=True))
+            child = self._slices[key] = Routing(ids, self.num_physical, self.ep_size)
+        return child
 
     def with_shared_slot(self, ranks: Sequence[npt.NDArray[np.integer]] | None = None) -> Routing:
         """The routing with one fused shared slot at the end of every rank's rows.

@@ -202,9 +202,10 @@ def write_headers_only(
     sizes = {"F8_E4M3": 1, "U8": 1, "BF16": 2, "F32": 4}
     (folder / "config.json").write_text(json.dumps(config))
     where: dict[str, str] = {}
+    stored = tuple(tensors.items())
     for shard in range(shards):
         name, header, end = f"model-{shard:05d}.safetensors", {}, 0
-        for key, (dtype, shape) in list(tensors.items())[shard::shards]:
+        for key, (dtype, shape) in stored[shard::shards]:
             begin, end = end, end + prod(shape) * sizes[dtype]
             header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
             where[key] = name

@@ -70,25 +70,28 @@ def test_same_seed_same_ids_and_another_seed_others() -> None:
     assert any((a != b).any() for a, b in zip(first.ids, other.ids, strict=True))
 
 
-def test_counts_equal_plain_loops() -> None:
-    routing = route(RoutingSpec("power_law", alpha=1.2), [40, 7, 0, 23], moe())
+@pytest.mark.parametrize("ep_size", [4, 128], ids=["one word of bits", "two words"])
+def test_counts_equal_plain_loops(ep_size: int) -> None:
+    tokens = [40, 7, 0, 23] * (ep_size // 4)
+    routing = route(RoutingSpec("power_law", alpha=1.2), tokens, moe())
     ids = [rows.copy() for rows in routing.ids]
     ids[0][5:9] = -1
     ids[3][::4, 2] = -1
-    routing = Routing(tuple(ids), 256, 4)
-    copies = np.zeros((4, 4), dtype=int)
-    distinct = np.zeros((4, 4), dtype=int)
-    nodes = np.zeros((4, 2), dtype=int)
+    routing = Routing(tuple(ids), 256, ep_size)
+    slots, in_node = 256 // ep_size, 512 // ep_size
+    copies = np.zeros((ep_size, ep_size), dtype=int)
+    distinct = np.zeros((ep_size, ep_size), dtype=int)
+    nodes = np.zeros((ep_size, ep_size // 2), dtype=int)
     experts = np.zeros(256, dtype=int)
     for source, rows in enumerate(ids):
         for row in rows.tolist():
             valid = [e for e in row if e >= 0]
             for e in valid:
-                copies[source, e // 64] += 1
+                copies[source, e // slots] += 1
                 experts[e] += 1
-            for rank in {e // 64 for e in valid}:
+            for rank in {e // slots for e in valid}:
                 distinct[source, rank] += 1
-            for node in {e // 128 for e in valid}:
+            for node in {e // in_node for e in valid}:
                 nodes[source, node] += 1
     assert (routing.rank_copies() == copies).all()
     assert (routing.distinct_tokens() == distinct).all()
