@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,15 +39,35 @@ def progress() -> Iterator[Progress]:
         yield lambda message: status.update(message)
 
 
+def check_writable(target: Path) -> Path:
+    """The target; Refused when it will not be possible to write it. Asked before long work, so it leaves
+    no folder behind: a file is tried in the nearest folder that there is, and removed."""
+    _check_kind(target)
+    folder = Path(os.path.realpath(target)).parent
+    while not folder.exists():
+        folder = folder.parent
+    trial = folder / f".{target.name[:32]}.{secrets.token_hex(4)}.part"
+    try:
+        trial.open("xb").close()
+        trial.unlink()
+    except OSError as error:
+        raise Refused(f"{target}: cannot be written: {error.strerror or error}") from error
+    return target
+
+
 def writable(target: Path) -> Path:
     """The target, its folder made; Refused when it is a folder, a device or a pipe (writing renames
     onto the target, which would replace those), or its folder cannot be made."""
-    if target.is_dir():
-        raise Refused(f"{target}: is a directory, a file is needed")
-    if target.exists() and not target.is_file():
-        raise Refused(f"{target}: is not a regular file")
+    _check_kind(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"{target.parent}: cannot be made: {error.strerror or error}") from error
     return target
+
+
+def _check_kind(target: Path) -> None:
+    if target.is_dir():
+        raise Refused(f"{target}: is a directory, a file is needed")
+    if target.exists() and not target.is_file():
+        raise Refused(f"{target}: is not a regular file")

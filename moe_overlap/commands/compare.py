@@ -53,19 +53,22 @@ def compare(
 ) -> None:
     """Predict every schedule of a scenario: which wins, by how much, and why."""
     from moe_overlap.comparison import compare as compare_schedules
-    from moe_overlap.output import print_json, progress
+    from moe_overlap.output import check_writable, print_json, progress
     from scenarios import load
 
     loaded = load(scenario, check_settings(settings))
+    limit_ms = _limit(loaded.phase.decode is not None, itl_ms, ttft_ms)
+    target = html or (None if as_json else Path("reports") / f"{Path(scenario).stem}.html")
+    if target is not None:
+        check_writable(target)
     with progress() as report:
         result = compare_schedules(
             loaded,
             allow_refused=allow_refused,
             fidelity=fidelity,
-            limit_ms=_limit(loaded.phase.decode is not None, itl_ms, ttft_ms),
+            limit_ms=limit_ms,
             progress=report,
         )
-        target = html or (None if as_json else Path("reports") / f"{Path(scenario).stem}.html")
         if target is not None:
             report("drawing the report")
             _write_report(target, result)

@@ -30,18 +30,22 @@ def explain(
 ) -> None:
     """Draw what each optimisation changes in this scenario, as one HTML page."""
     from moe_overlap.explanation import explain as explain_scenario
-    from moe_overlap.output import print_json, progress, stdout, writable
+    from moe_overlap.output import check_writable, print_json, progress, stdout, writable
     from scenarios import load
     from viz.explain import write_explanation
 
     loaded = load(scenario, check_settings(settings))
+    target = output
+    if target is None and not as_json:
+        target = Path("reports") / f"{Path(scenario).stem}-explain.html"
+    if target is not None:
+        check_writable(target)
     with progress() as report:
         found = explain_scenario(loaded, checkpoint=checkpoint, progress=report)
     if as_json:
         print_json(dict(found.document))
-    if as_json and output is None:
+    if target is None:
         return
-    target = writable(output or Path("reports") / f"{Path(scenario).stem}-explain.html")
-    write_explanation(target, found.document, found.timelines)
+    write_explanation(writable(target), found.document, found.timelines)
     if not as_json:
         stdout().print(str(target), soft_wrap=True)

@@ -47,13 +47,14 @@ def run(
     allow_refused: AllowRefused = False,
 ) -> None:
     """Run one schedule on this machine's GPUs; write its measured timeline."""
-    from moe_overlap.output import print_json, progress, stdout, writable
+    from moe_overlap.output import check_writable, print_json, progress, stdout, writable
     from scenarios import load
     from scenarios.resolve import resolve
     from schedules.files import save_timeline
 
     resolved = resolve(load(scenario, check_settings(settings)))
-    target = None if output is None else writable(output)
+    if output is not None:
+        check_writable(output)
     with progress() as report:
         report(f"running {schedule}")
         measured = measure(
@@ -67,8 +68,8 @@ def run(
         )
     if measured is None:
         return
-    if target is not None:
-        save_timeline(measured.timeline, target)
+    if output is not None:
+        save_timeline(measured.timeline, writable(output))
     if as_json:
         print_json(document(schedule, measured))
     else:

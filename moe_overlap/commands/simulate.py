@@ -38,7 +38,7 @@ def simulate(
     allow_refused: AllowRefused = False,
 ) -> None:
     """Predict the timeline of one schedule; write it as JSON or draw it in the terminal."""
-    from moe_overlap.output import print_json, progress, stdout, writable
+    from moe_overlap.output import check_writable, print_json, progress, stdout, writable
     from moe_overlap.prediction import build
     from scenarios import load
     from scenarios.resolve import resolve
@@ -46,11 +46,15 @@ def simulate(
     from schedules.json_form import timeline_to_json
     from simulator import simulate as run
 
+    if program and (output is not None or as_json):
+        raise typer.BadParameter("prints text, and nothing to write", param_hint="--program")
     resolved = resolve(load(scenario, check_settings(settings)))
     built = build(resolved, schedule, layers=layers, allow_refused=allow_refused)
     if program:
         _print_program(built)
         return
+    if output is not None:
+        check_writable(output)
     with progress() as report:
         report(f"simulating {schedule}")
         timeline = run(built, resolved.deployment.machine)

@@ -18,6 +18,7 @@ from moe_overlap.commands.arguments import (
     check_settings,
 )
 from moe_overlap.commands.run import LayersOption, RepeatsOption
+from moe_overlap.errors import Refused
 
 if TYPE_CHECKING:
     from scenarios.resolve import Resolved
@@ -74,11 +75,16 @@ def validate(
     other_gpu: OtherGpuOption = False,
 ) -> None:
     """Predict and run schedules; print predicted against measured, and write both on one axis."""
-    from moe_overlap.output import print_json, stdout, writable
+    from moe_overlap.output import check_writable, print_json, stdout, writable
 
     resolved = _resolved(scenario, check_settings(settings), profile, other_gpu)
-    target = None if output is None else writable(output)
+    if output is not None:
+        check_writable(output)
     names = schedules or _runnable(resolved, allow_refused)
+    if not names:
+        raise Refused(
+            f"{scenario}: the rules refuse every schedule of it; --allow-refused runs them"
+        )
     runs = (
         _given(names, measured)
         if measured
@@ -91,10 +97,10 @@ def validate(
         for name, (timeline, _) in runs.items()
     }
     rows = table_rows({n: p for n, (p, _) in pairs.items()}, {n: t for n, (_, t) in runs.items()})
-    if target is not None:
+    if output is not None:
         from viz.validate_page import write_validation
 
-        write_validation(target, f"{scenario}: predicted and measured", pairs)
+        write_validation(writable(output), f"{scenario}: predicted and measured", pairs)
     if as_json:
         print_json({"schema": 1, "scenario": scenario, "schedules": [asdict(row) for row in rows]})
     else:

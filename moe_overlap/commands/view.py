@@ -25,6 +25,8 @@ def view(files: FilesArgument, output: OutputOption = None, term: TermOption = F
     """Show timelines: a page, a trace (-o NAME.pftrace), a picture (-o NAME.png), or here (--term)."""
     from moe_overlap.output import stdout, writable
 
+    if term and output is not None:
+        raise typer.BadParameter("draws in the terminal, not into a file", param_hint="--term")
     timelines = _named(files)
     if term:
         from viz.terminal_timeline import timeline_text

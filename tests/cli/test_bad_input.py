@@ -91,14 +91,47 @@ def test_usage_errors_are_status_two(run: Run, arguments: tuple[str, ...]) -> No
     assert "Usage:" in done.stderr
 
 
-def test_what_cannot_be_written_is_one_message(run: Run, tmp_path: Path) -> None:
+# commands that write, and the long work that each of them begins
+LONG_WORK = [
+    (("compare", "tiny", "--json", "--html"), "moe_overlap.comparison.compare"),
+    (("simulate", "tiny", "-s", "tbo", "-o"), "simulator.simulate"),
+    (("explain", "tiny", "-o"), "moe_overlap.explanation.explain"),
+    (("validate", "tiny", "-s", "tbo", "-o"), "moe_overlap.commands.run.measure"),
+    (("run", "tiny", "-s", "tbo", "-o"), "moe_overlap.commands.run.measure"),
+]
+
+
+@pytest.mark.parametrize(("words", "work"), LONG_WORK, ids=[case[0][0] for case in LONG_WORK])
+def test_what_cannot_be_written_is_told_before_any_work(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], work: str
+) -> None:
+    def begun(*_: object, **__: object) -> None:
+        raise AssertionError(f"{work} was called")
+
+    monkeypatch.setattr(work, begun)
     (tmp_path / "file").write_text("")
-    for target in ("file/page.html", ".", "/proc/page.html"):
-        done = run("compare", "tiny", "--fidelity", "fast", "--html", target, "--json")
+    for target in ("file/page.html", ".", "/proc/page.html", "x" * 300):
+        done = run(*words, target)
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith("error: ")
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
         assert "Traceback" not in done.stderr
+    with pytest.raises(AssertionError, match="was called"):
+        run(*words, "new/page.html")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_nothing_would_fill_is_a_usage_error(run: Run, tmp_path: Path) -> None:
+    for words in (("simulate", "tiny", "-s", "tbo", "--program"), ("view", "tbo.json", "--term")):
+        done = run(*words, "-o", "out.json")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Usage:" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_validation_of_nothing_is_refused(run: Run) -> None:
+    done = run("validate", "tiny", "--set", "schedules=[sbo]")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: tiny: the rules refuse every schedule of it")
 
 
 def test_a_device_or_a_pipe_is_not_replaced_by_a_file(run: Run, tmp_path: Path) -> None:
