@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from models.exchanges import LL_HEADER_BYTES, TOPK_ENTRY_BYTES
 from models.machine import Cost, CostLabel
@@ -132,7 +133,7 @@ class ExchangeCosts:
         return floor + tokens * _TOP_K * _PAYLOAD[name] / gbps / 1e3
 
     def _low_latency(self, work: Work, sms: int) -> Cost:
-        """A half of a low-latency exchange, or its flight: a share of the table's whole, which no table
+        """A half of a low-latency exchange, or its flight: a part of the table's whole, which no table
         divides, hence *fitted*."""
         name = "combine_ll" if work.dim("combine") else "dispatch_ll"
         across = work.dim("nodes") > 1
@@ -144,15 +145,25 @@ class ExchangeCosts:
             reading = self._tables[name, 0].at((float(work.dim("ep_size")),), tokens)
             cost = self._labelled(us * math.exp(reading.value), reading, name, same=True)
         whole = cost.ns / 1e3
-        recv = self._low.recv_share * whole if across else min(self._low.recv_us, whole / 2)
-        send = self._low.send_share * whole if across else whole - recv
+        recv = min(self._resident(work, "recv") if across else self._low.recv_us, whole / 2)
         if work.kind.endswith("recv"):
             part = recv
         elif work.kind == "flight":
             part = whole - recv
         else:
+            send = min(self._resident(work, "send"), whole - recv) if across else whole - recv
             part = max(send, moved / (self._normal.gbps_per_sm * sms) / 1e3)
         return _cost(part, "fitted", cost.rel_error)
+
+    def _resident(self, work: Work, half: Literal["send", "recv"]) -> float:
+        """Microseconds for which a kernel across nodes holds SMs when nothing keeps it waiting."""
+        parts = self._low.resident
+        if work.dim("combine"):
+            part = parts.combine_send if half == "send" else parts.combine_recv
+        else:
+            part = parts.dispatch_send if half == "send" else parts.dispatch_recv
+        copies = work.dim("sent" if half == "send" else "received")
+        return part.floor_us + copies * work.dim("payload") / part.gbps / 1e3
 
 
 def table_error(section: TableSection, label: CostLabel) -> float:

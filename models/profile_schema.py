@@ -190,9 +190,28 @@ class NormalExchange(Section):
     error: NotNegative
 
 
+class ResidentPart(BaseModel):
+    """A kernel of a low-latency exchange while it holds SMs and waits for nothing: `floor_us` and the
+    bytes that it sends or has received over `gbps`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    floor_us: NotNegative
+    gbps: Positive
+
+
+class ResidentParts(BaseModel):
+    """The send and receive kernels of a low-latency exchange across nodes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    dispatch_send: ResidentPart
+    dispatch_recv: ResidentPart
+    combine_send: ResidentPart
+    combine_recv: ResidentPart
+
+
 class LowLatencyExchange(Section):
-    """How a low-latency exchange's time divides: `send_share` and `recv_share` are resident across
-    nodes, the flight is the rest; within a node the receive takes `recv_us` and the send the rest.
+    """How a low-latency exchange's time divides: across nodes its kernels are `resident` for their own
+    part and the flight is the rest; within a node the receive takes `recv_us` and the send the rest.
     Outside the tables the whole takes a floor and its bytes over a rate, within a node or across.
     `error` is as for normal mode."""
 
@@ -200,8 +219,7 @@ class LowLatencyExchange(Section):
     gbps: Positive
     across_floor_us: NotNegative
     across_gbps: Positive
-    send_share: Fraction
-    recv_share: Fraction
+    resident: ResidentParts
     recv_us: NotNegative
     error: NotNegative
 

@@ -63,6 +63,8 @@ def _whole_us(costs: ProfileCosts, point: Point, combine: int) -> float:
         work(
             kind,
             copies=8 * round(point.x),
+            sent=8 * round(point.x),
+            received=8 * round(point.x),
             payload=payload,
             ep_size=round(point.key[0]),
             nodes=4,
