@@ -17,7 +17,8 @@ from schedules.timeline import Timeline
 
 KernelsName = Literal["recording", "reference", "production", "triton"]
 KERNEL_SETS: tuple[KernelsName, ...] = ("recording", "reference", "production", "triton")
-ON_GPU: tuple[KernelsName, ...] = ("production", "triton")
+GpuSet = Literal["production", "triton"]
+ON_GPU: tuple[GpuSet, ...] = ("production", "triton")
 
 
 @dataclass(frozen=True)

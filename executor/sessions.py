@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
+from executor.job import GpuSet
 from executor.production import Production
 from executor.production_setup import (
     Session,
@@ -16,9 +17,6 @@ from executor.production_setup import (
 )
 from models.deployment import Batch, Deployment
 from models.routing import Routing
-
-GpuSet = Literal["production", "triton"]
-GPU_SETS: tuple[GpuSet, ...] = ("production", "triton")
 
 
 @dataclass

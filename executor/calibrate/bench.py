@@ -18,9 +18,11 @@ from typing import Any
 from executor.calibrate.cases import gemms_of
 from executor.calibrate.clocks import nvml_reader
 from executor.calibrate.compile import compile_all
-from executor.calibrate.plan import Task, plan
+from executor.calibrate.plan import PREFILL_TOKENS, Task, plan
 from executor.calibrate.run import Progress, calibrate
 from executor.calibrate.store import Record, Store
+from executor.calibrate.triton_plan import triton_plan
+from executor.job import GpuSet
 from executor.kernel_set import ExecutorError, PeerLost
 
 # A task may take this long before its rank counts as stuck: a GEMM that was not compiled ahead is
@@ -31,8 +33,8 @@ MOST_SMS = 32
 
 @dataclass(frozen=True)
 class Options:
-    """What to calibrate: records file, GPUs, scenarios by phase, time, seed of weights. GEMMs are
-    compiled ahead unless DeepGEMM's cache holds them already."""
+    """What to calibrate: records file, GPUs, scenarios by phase, time, seed of weights, kernel set.
+    DeepGEMM's kernels are compiled ahead unless its cache holds them already."""
 
     records: Path
     ranks: int
@@ -41,17 +43,24 @@ class Options:
     quick: bool = False
     seed: int = 0
     compile_ahead: bool = True
+    kernels: GpuSet = "production"
+
+
+def tasks_of(options: Options) -> tuple[Task, ...]:
+    """The plan of the kernel set."""
+    made = plan if options.kernels == "production" else triton_plan
+    return made(quick=options.quick, ranks=options.ranks)
 
 
 def calibrate_gpus(options: Options, report: Callable[[Progress], None]) -> tuple[str, ...]:
     """Measure what the records file lacks; names of failed tasks. ExecutorError when a rank is lost:
     what was measured is in the file, and the next call goes on from there."""
     began = time.monotonic()
-    tasks = plan(quick=options.quick, ranks=options.ranks)
+    tasks = tasks_of(options)
     store = Store(options.records)
     missing = [task for task in tasks if task.name not in store.done]
     problems: tuple[str, ...] = ()
-    if options.compile_ahead and missing:
+    if options.compile_ahead and missing and options.kernels == "production":
         report(Progress(0, len(tasks), "compiling GEMMs ahead"))
         jobs = gemms_of(missing, options.scenarios, options.ranks)
         problems = compile_all(jobs, options.ranks) if jobs else ()
@@ -128,7 +137,7 @@ def run_rank(rank: int, options: Options, minutes: float, port: int, messages: Q
         return measure(task)
 
     calibrate(
-        plan(quick=options.quick, ranks=options.ranks),
+        tasks_of(options),
         bounded,
         Store(options.records) if rank == 0 else None,
         share=share,
@@ -157,11 +166,20 @@ def _measurer(
 
     properties = torch.cuda.get_device_properties(rank)
     num_sms, reader = properties.multi_processor_count, nvml_reader(rank)
-    sessions = Sessions(rank, options.ranks, dist.group.WORLD, MOST_SMS, options.seed, beat)
+    sessions = Sessions(
+        rank,
+        options.ranks,
+        dist.group.WORLD,
+        MOST_SMS,
+        options.seed,
+        beat,
+        options.kernels,
+        max(PREFILL_TOKENS),
+    )
     layers = LayerBench(sessions, options.scenarios, reader, num_sms)
     besides = BesideBench(sessions, dict(options.scenarios), reader, num_sms)
     holds = HoldBench(sessions, dict(options.scenarios), num_sms)
-    gaps = GapBench(rank, options.ranks)
+    gaps = GapBench(rank, options.ranks, options.kernels)
     by_kind = {
         "gaps": gaps.measure,
         "layers": layers.measure,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from executor.calibrate.compile import Job
@@ -47,7 +47,7 @@ class Case:
 def case_of(task: Task, scenarios: Mapping[str, str], ranks: int) -> Case:
     """The case of a `layers` task on this many ranks, launched eagerly so that a profiler can tell
     ops apart."""
-    phase = task.text("phase")
+    params, phase = dict(task.params), task.text("phase")
     settings = [f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
     if phase == "prefill":
         settings += [
@@ -64,25 +64,34 @@ def case_of(task: Task, scenarios: Mapping[str, str], ranks: int) -> Case:
     program = build(
         "sequential", deployment, batch, routing, layers=LAYERS, launch="eager", fold=False
     )
-    return Case(deployment, batch, routing, capped(program, task.number("cap")))
+    program = capped(program, task.number("cap"))
+    return Case(deployment, batch, routing, with_sends(program, int(params.get("send", 0))))
+
+
+def with_sends(program: Program, sms: int) -> Program:
+    """The program with the combine's low-latency sends on `sms` SMs; 0 leaves them as they are."""
+    return _limited(program, ("combine_send",), sms) if sms else program
 
 
 def capped(program: Program, cap: int) -> Program:
     """The program with its GEMMs limited to `cap` SMs; 0 lifts every limit."""
+    return _limited(program, GEMM_KINDS, cap)
+
+
+def _limited(program: Program, kinds: Sequence[str], sms: int) -> Program:
+    def limited(step: Step) -> Step:
+        if not isinstance(step, Launch) or step.op.work.kind not in kinds:
+            return step
+        grid = replace(step.op.grid, sm_budget=sms or None, limited_by="grid")
+        return replace(step, op=replace(step.op, grid=grid))
+
     return replace(
         program,
         classes=tuple(
-            replace(cls, steps=tuple(_capped(step, cap) for step in cls.steps))
+            replace(cls, steps=tuple(limited(step) for step in cls.steps))
             for cls in program.classes
         ),
     )
-
-
-def _capped(step: Step, cap: int) -> Step:
-    if not isinstance(step, Launch) or step.op.work.kind not in GEMM_KINDS:
-        return step
-    grid = replace(step.op.grid, sm_budget=cap or None, limited_by="grid")
-    return replace(step, op=replace(step.op, grid=grid))
 
 
 def gemms_of(tasks: Iterable[Task], scenarios: Mapping[str, str], ranks: int) -> list[Job]:

@@ -13,6 +13,7 @@ import torch
 from executor.calibrate.plan import Task
 from executor.calibrate.store import Record
 from executor.cuda import device_facts
+from executor.job import GpuSet
 from executor.spin import Spin
 from executor.spin_gaps import measure_figures
 
@@ -27,6 +28,7 @@ class GapBench:
 
     rank: int
     ranks: int
+    kernels: GpuSet = "production"
 
     def measure(self, task: Task) -> Sequence[Record]:
         """Gaps by spin kernels, the bandwidth of a large copy, versions."""
@@ -36,7 +38,7 @@ class GapBench:
         gaps.pop("graph_launch")
         gaps.pop("turn")  # which front ends the libraries' own streams share is not known
         machine = dict(device_facts()) | {"ranks": self.ranks, "libraries": library_versions()}
-        machine["clock_error_ns"] = spin.clock_error_ns
+        machine |= {"kernels": self.kernels, "clock_error_ns": spin.clock_error_ns}
         spin.close()
         return [
             {"what": "machine", **machine},

@@ -14,8 +14,9 @@ from models.calibration_records import work_record
 from models.work import EXCHANGE_KINDS, Work
 from schedules.program import Op
 
+Calls = Mapping[str, tuple[tuple[str, str], ...]]
 # What a call of DeepEP's normal mode launches, by a part of the kernel's name; the first match holds.
-CALL_PARTS = {
+CALL_PARTS: Calls = {
     "dispatch": (
         ("notify_dispatch", "dispatch.notify"),
         ("layout", "layout"),
@@ -44,18 +45,36 @@ def launch_gap_ns(runs: Runs) -> float:
     return median(short) if short else 0.0
 
 
-def times_by_op(runs: Runs, ops: Mapping[str, Op], gap_ns: float) -> Times:
-    """ns of every run of every op. Kernels of one library call are told apart by their names; an op of
-    several kernels takes the sum of them and `gap_ns` between each two: the trace's own gaps may be the
-    host's, which is measured apart."""
-    times = {name: _whole(repeats, gap_ns) for name, repeats in _by_part(runs, ops)}
+def times_by_op(
+    runs: Runs, ops: Mapping[str, Op], gap_ns: float, calls: Calls = CALL_PARTS
+) -> Times:
+    """ns of every run of every op. Kernels of one library call are told apart by their names, where a
+    set makes such `calls`; an op of several kernels takes the sum of them and `gap_ns` between each two:
+    the trace's own gaps may be the host's, which is measured apart."""
+    times = {name: _whole(repeats, gap_ns) for name, repeats in _by_part(runs, ops, calls)}
     return {name: values for name, values in times.items() if values}
 
 
-def launches_by_op(runs: Runs, ops: Mapping[str, Op]) -> dict[str, list[Record]]:
+def launched_nothing(runs: Runs, ops: Mapping[str, Op]) -> list[Record]:
+    """Points of 1 ns for the ops of a set's exchanges that launch no kernel, since another op does their
+    work."""
+    idle = {
+        ops[name].work
+        for name, repeats in runs.items()
+        if ops[name].exchange is not None and not any(repeats)
+    }
+    return [
+        {"what": "alone", "work": work_record(work), "sms": 1, "ns": 1.0, "spread": 0.0, "runs": 0}
+        for work in sorted(idle, key=lambda work: work.dims)
+    ]
+
+
+def launches_by_op(
+    runs: Runs, ops: Mapping[str, Op], calls: Calls = CALL_PARTS
+) -> dict[str, list[Record]]:
     """What every op launched, in order: name, median ns, CTAs and what each of them takes."""
     result: dict[str, list[Record]] = {}
-    for name, repeats in _by_part(runs, ops):
+    for name, repeats in _by_part(runs, ops, calls):
         full = [run for run in repeats if run]
         if full:
             alike = [run for run in full if len(run) == len(full[-1])]
@@ -75,10 +94,12 @@ def _launch(kernels: Sequence[Run]) -> Record:
     }
 
 
-def _by_part(runs: Runs, ops: Mapping[str, Op]) -> Iterator[tuple[str, Sequence[tuple[Run, ...]]]]:
+def _by_part(
+    runs: Runs, ops: Mapping[str, Op], calls: Calls
+) -> Iterator[tuple[str, Sequence[tuple[Run, ...]]]]:
     """Each op's kernels, run by run; a library call's by what they are part of."""
     for name, repeats in runs.items():
-        parts = CALL_PARTS.get(kernel_name(ops[name]))
+        parts = calls.get(kernel_name(ops[name]))
         if parts is None:
             yield name, repeats
             continue

@@ -14,9 +14,12 @@ from executor.calibrate.cases import LAYERS, Case, case_of
 from executor.calibrate.clocks import ClockState, Reader, Watch
 from executor.calibrate.kernel_times import Runs, runs_by_range, traced
 from executor.calibrate.layer_points import (
+    CALL_PARTS,
     GRAPH_SAVES_NS,
+    Calls,
     footprint_records,
     launch_gap_ns,
+    launched_nothing,
     launches_by_op,
     point_records,
     times_by_op,
@@ -70,15 +73,17 @@ class LayerBench:
             took = time.perf_counter_ns() - began
         runs_each = settling_runs(max(gathered(took)), max(case.batch.tokens))
         gc.disable()
-        host = host_costs([timed_run(case.program, kernels, rank) for _ in range(runs_each)])
+        timers = [timed_run(case.program, kernels, rank) for _ in range(runs_each)]
         gc.enable()
+        host = host_costs(timers, calls=not kernels.walks_calls)
         if case.deployment.a2a.mode == "normal" and not kernels.walks_calls:
             host += dispatch_call(session, case)
             for _ in range(LEAST_RUNS):
                 execute(case.program, kernels, rank=rank)
         with Watch(self.reader) as watch:
             runs = self._profiled(case, kernels)
-        return self._records(case, runs, watch.state) + host
+        calls = {} if kernels.walks_calls else CALL_PARTS
+        return self._records(case, runs, watch.state, calls) + host
 
     def _profiled(self, case: Case, kernels: Production) -> Runs:
         rank = self.sessions.rank
@@ -93,16 +98,19 @@ class LayerBench:
         # The profiler's start is a pause: the GPU is warm again in the later half.
         return {name: repeats[len(repeats) // 2 :] for name, repeats in runs.items()}
 
-    def _records(self, case: Case, runs: Runs, state: ClockState | None) -> list[Record]:
+    def _records(
+        self, case: Case, runs: Runs, state: ClockState | None, calls: Calls
+    ) -> list[Record]:
         ops = case.ops(self.sessions.rank)
         gap = launch_gap_ns(runs)
         graphs = case.batch.phase == "decode"
-        times = times_by_op(runs, ops, max(0.0, gap - GRAPH_SAVES_NS) if graphs else gap)
+        times = times_by_op(runs, ops, max(0.0, gap - GRAPH_SAVES_NS) if graphs else gap, calls)
         alone = without_peers(times, gathered(times), ops)
         clocks = state_record(state)
         return [
             {"what": "trace_gap", "ns": round(gap, 1)},
-            *point_records(alone, ops, self.num_sms, clocks, launches_by_op(runs, ops)),
+            *point_records(alone, ops, self.num_sms, clocks, launches_by_op(runs, ops, calls)),
+            *(() if calls else launched_nothing(runs, ops)),
             *footprint_records(runs, ops),
         ]
 
@@ -128,16 +136,18 @@ def timed_run(program: Program, kernels: Production, rank: int) -> HostTimer:
     return timer
 
 
-def host_costs(runs: Sequence[HostTimer]) -> list[Record]:
-    """What each launch cost the host in the later half of the runs, by kind of work; a call that waits
-    for the peers' counts is left out here and timed by itself."""
+def host_costs(runs: Sequence[HostTimer], *, calls: bool) -> list[Record]:
+    """What each launch cost the host in the later half of the runs, by kind of work. Where an exchange
+    is one of a library's `calls`, one that waits for the peers' counts is left out here and timed by
+    itself."""
     costs: dict[str, list[int]] = {}
     for timer in runs[len(runs) // 2 :]:
         costs.setdefault("event", []).extend(timer.events)
         for op, ns in timer.launches:
-            if op.role not in ("whole", "notify") or op.work.kind == "combine":
+            if not calls or op.role not in ("whole", "notify") or op.work.kind == "combine":
                 costs.setdefault(op.work.kind, []).append(ns)
-    costs.pop("layout", None)
+    if calls:
+        costs.pop("layout", None)
     return [
         {"what": "host", "class": name, "ns": sorted(values)[len(values) // 2]}
         for name, values in sorted(costs.items())

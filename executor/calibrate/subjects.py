@@ -20,7 +20,9 @@ from executor.calibrate.plan import (
     WEIGHT_ROWS_ALLOCATED,
 )
 from executor.calibrate.stream_kernel import stream_kernel
+from executor.calibrate.triton_subjects import triton_call
 from executor.kernel_set import ExecutorError
+from executor.libraries import DeepEp
 from executor.partition import Partitions
 from executor.production_setup import Session
 from models.counts import activation_bytes, weight_bytes
@@ -221,13 +223,16 @@ def exchange_subject(session: Session, routing: Routing, name: str, num_sms: int
     nbytes = float((matrix[rank].sum() + matrix[:, rank].sum()) * payload)
     if (mode == "low_latency") != name.endswith("_ll"):
         raise ExecutorError(f"{name} does not run in {mode} mode")
+    family = "low_latency" if mode == "low_latency" else "normal"
+    if not isinstance(session.exchange, DeepEp):
+        call, sms = triton_call(session.exchange, name, x, ids, weights, num_sms)
+        return Subject(name, call, nbytes, sms, family=family)
     if mode == "low_latency":
         call, sms = _low_latency_call(session, name, x, ids, weights)
-        return Subject(name, call, nbytes, sms, family="low_latency")
+        return Subject(name, call, nbytes, sms, family=family)
     session.exchange.set_num_sms(num_sms)
-    return Subject(
-        name, _normal_call(session, name, x, ids, weights), nbytes, num_sms, family="normal"
-    )
+    call = _normal_call(session, name, x, ids, weights)
+    return Subject(name, call, nbytes, num_sms, family=family)
 
 
 def _normal_call(

@@ -1,0 +1,70 @@
+"""What a calibration of the Triton set measures: layers as for any set, and what only this set does,
+sends of the combine on few SMs, as single-batch overlap asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from executor.calibrate.plan import Task, task
+
+# SMs of the exchange and the cap of the GEMMs beside it; 0: no cap.
+SPLITS = ((8, 0), (8, 124), (16, 116), (24, 108), (32, 100))
+QUICK_SPLITS = ((8, 0), (8, 124), (24, 108), (32, 100))
+PREFILL_TOKENS = (1536, 3072, 6144, 12288)
+QUICK_PREFILL_TOKENS = (1536, 6144)
+# The same in decode, the SMs being those of the combine's send; 0: no limit. The first and the last
+# are the splits of single-batch overlap.
+SENDS = ((0, 0), (3, 129), (8, 124), (32, 100))
+DECODE_TOKENS = (8, 24, 48, 96, 120)
+QUICK_DECODE_TOKENS = (8, 48, 120)
+KV_TOKENS = (1024, 4096)
+# Exchanges beside compute, with their tokens. A send of the combine runs beside GEMMs that stream
+# weights and beside those that compute.
+BESIDE_TOKENS, BESIDE_TOKENS_LOW = 3072, 96
+BESIDE_SMS = 24
+NEIGHBOURS = ("dense", "grouped", "weights", "attention", "elementwise", "norm")
+QUICK_NEIGHBOURS = ("dense", "grouped", "weights", "elementwise")
+SEND_SMS = (8, 32)
+SEND_NEIGHBOURS = ("thin", "weights")
+
+
+def triton_plan(*, quick: bool = False, ranks: int = 2) -> tuple[Task, ...]:
+    """All tasks in the order of need. One rank has low-latency exchanges only."""
+    tasks = [task("gaps"), *_decode(quick)]
+    if ranks > 1:
+        tasks += _prefill(quick)
+    return (*tasks, *_beside(quick, normal=ranks > 1))
+
+
+def _decode(quick: bool) -> Iterator[Task]:
+    for send, cap in SENDS:
+        for kv in KV_TOKENS if not (quick or cap) else KV_TOKENS[-1:]:
+            for tokens in QUICK_DECODE_TOKENS if quick else DECODE_TOKENS:
+                yield task("layers", phase="decode", tokens=tokens, kv=kv, cap=cap, send=send)
+
+
+def _prefill(quick: bool) -> Iterator[Task]:
+    for num_sms, cap in QUICK_SPLITS if quick else SPLITS:
+        for tokens in QUICK_PREFILL_TOKENS if quick else PREFILL_TOKENS:
+            yield task("layers", phase="prefill", tokens=tokens, num_sms=num_sms, cap=cap)
+
+
+def _beside(quick: bool, *, normal: bool) -> Iterator[Task]:
+    for sms in SEND_SMS[1:] if quick else SEND_SMS:
+        for compute in SEND_NEIGHBOURS:
+            yield task(
+                "pairs",
+                exchange="combine_ll",
+                num_sms=sms,
+                compute=compute,
+                tokens=BESIDE_TOKENS_LOW,
+            )
+    for exchange in ("dispatch", "combine") if normal else ():
+        for compute in QUICK_NEIGHBOURS if quick else NEIGHBOURS:
+            yield task(
+                "pairs",
+                exchange=exchange,
+                num_sms=BESIDE_SMS,
+                compute=compute,
+                tokens=BESIDE_TOKENS,
+            )
