@@ -1,8 +1,12 @@
 """Pairs of loops: what is predicted, written down before they are measured, and how far off it was.
 
-    python -m benchmarks.pairs predict -o benchmarks/data/pairs_predicted.jsonl
-    python -m benchmarks.pairs compare benchmarks/data/pairs_h200_2x.jsonl \\
-        -o docs/measurements/pairs-h200-ep2.md
+    python -m benchmarks.pairs predict --seed 8 -o benchmarks/data/pairs_predicted_8.jsonl
+    python -m benchmarks.pairs predict --seed 0 --like benchmarks/data/pairs_h200_2x.jsonl -o again.jsonl
+    python -m benchmarks.pairs compare --seed 8 benchmarks/data/pairs_h200_2x_8.jsonl \\
+        --again again.jsonl -o docs/measurements/pairs-h200-ep2.md
+
+Seed 0 stands for the pairs chosen by hand, which were measured first; with `--like` they are predicted
+for the calls that a file of measurements made.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.gated import gate_machine
-from benchmarks.pairs_document import document, outcomes
+from benchmarks.pairs_document import again_part, document, outcomes
+from benchmarks.pairs_draw import FIRST, pairs
 from benchmarks.pairs_plan import (
     GATE_NS,
     RANKS,
@@ -28,7 +33,6 @@ from benchmarks.pairs_plan import (
     call_counts,
     late_ns,
     loops,
-    pairs,
     parts_of,
     period,
 )
@@ -40,22 +44,40 @@ from schedules.timeline import Timeline
 from simulator import simulate
 from simulator.bands import band
 
-PREDICTED = Path(__file__).with_name("data") / "pairs_predicted.jsonl"
+DATA = Path(__file__).with_name("data")
 # What was learnt from the comparison, kept apart from what is computed.
-NOTES = Path(__file__).with_name("data") / "pairs_notes.md"
+NOTES = DATA / "pairs_notes.md"
 SEEDS = range(6)
+Calls = tuple[tuple[int, int], int]
 
 
-def predictions(machine: Machine, wanted: Iterable[Pair]) -> list[dict[str, Any]]:
+def predicted_file(seed: int) -> Path:
+    """Where the predictions of a seed's pairs are kept."""
+    return DATA / f"pairs_predicted{f'_{seed}' if seed != FIRST else ''}.jsonl"
+
+
+def measured_file(seed: int) -> Path:
+    """Where the measurements of a seed's pairs are kept."""
+    return DATA / f"pairs_h200_2x{f'_{seed}' if seed != FIRST else ''}.jsonl"
+
+
+def predictions(
+    machine: Machine, wanted: Iterable[Pair], measured: Iterable[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
     """A record a pair: ns of one call of each loop alone and beside the other; of uncapped pairs also
-    the makespan of both loops and its band."""
-    return [predict(pair, machine) for pair in wanted]
+    the makespan of both loops and its band. `measured` pairs are predicted for the calls they made."""
+    made: dict[str, Calls] = {
+        entry["pair"]: ((entry["counts"][0], entry["counts"][1]), entry["late_ns"])
+        for entry in measured
+        if "ranks" in entry
+    }
+    return [predict(pair, machine, made.get(pair.name)) for pair in wanted]
 
 
-def predict(pair: Pair, machine: Machine) -> dict[str, Any]:
+def predict(pair: Pair, machine: Machine, made: Calls | None = None) -> dict[str, Any]:
     """The record of one pair; ValueError when the loops do not cover each other."""
     parts, timed = parts_of(pair, machine), gate_machine(machine)
-    counts, late = call_counts(pair, parts, machine), late_ns(pair, parts, machine)
+    counts, late = made or (call_counts(pair, parts, machine), late_ns(pair, parts, machine))
     program = loops(pair, parts, counts, late)
     beside = simulate(program, timed, fold=False, counters=False)
     found: dict[str, Any] = {
@@ -180,24 +202,39 @@ def main() -> None:
     )
     parser.add_argument("what", choices=("predict", "compare"))
     parser.add_argument("measured", type=Path, nargs="?")
+    parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--profile", default="h200-2x-nvlink-measured")
-    parser.add_argument("--predicted", type=Path, default=PREDICTED)
+    parser.add_argument(
+        "--like", type=Path, help="predict for the calls of this file of measurements"
+    )
+    parser.add_argument(
+        "--again", type=Path, help="predictions of the pairs that were measured first"
+    )
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     if arguments.what == "predict":
-        found = predictions(load_machine(arguments.profile), pairs())
+        like = read(arguments.like) if arguments.like else []
+        found = predictions(load_machine(arguments.profile), pairs(arguments.seed), like)
         text = "".join(json.dumps(record) + "\n" for record in found)
+    elif arguments.measured is None:
+        parser.error("compare needs the file of measured pairs")
     else:
-        if arguments.measured is None:
-            parser.error("compare needs the file of measured pairs")
-        measured = read(arguments.measured)
-        text = document(outcomes(read(arguments.predicted), measured), measured)
-        if NOTES.exists():
-            text += "\n" + NOTES.read_text(encoding="utf-8")
+        text = compared(arguments.seed, arguments.measured, arguments.again)
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     else:
         print(text)
+
+
+def compared(seed: int, measured: Path, again: Path | None) -> str:
+    """The page; `again` are predictions of the first pairs."""
+    entries = read(measured)
+    text = document(outcomes(read(predicted_file(seed)), entries), entries, seed)
+    if again is not None:
+        text += again_part(outcomes(read(again), read(measured_file(FIRST))))
+    if NOTES.exists():
+        text += "\n" + NOTES.read_text(encoding="utf-8")
+    return text
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -1,22 +1,23 @@
 """What is left of the pairs' errors when times alone are as measured, and when tiles are known.
 
-    python -m benchmarks.pairs_causes benchmarks/data/pairs_h200_2x.jsonl
+    python -m benchmarks.pairs_causes benchmarks/data/pairs_h200_2x_8.jsonl --seed 8
 
 Two experiments on the engine, not on its profile: nothing here goes into a prediction.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from benchmarks.gated import gate_machine
-from benchmarks.pairs import PREDICTED, loop_period, makespan_ns, read
+from benchmarks.pairs import loop_period, makespan_ns, predicted_file, read
 from benchmarks.pairs_document import FAMILIES, LOOPS, Outcome, outcomes
-from benchmarks.pairs_plan import Pair, call_counts, late_ns, loops, pairs, parts_of
+from benchmarks.pairs_draw import pairs
+from benchmarks.pairs_plan import Pair, call_counts, late_ns, loops, parts_of
 from models.machine import Cost, Costs, Footprint, Machine
 from models.measured import read_points
 from models.point_costs import PointCosts
@@ -100,11 +101,11 @@ def joined(machine: Machine) -> PointCosts:
     return PointCosts(Flat(machine.costs), points, dict(machine.grids), {})
 
 
-def straight(found: Mapping[str, Outcome], machine: Machine) -> list[str]:
+def straight(wanted: Sequence[Pair], found: Mapping[str, Outcome], machine: Machine) -> list[str]:
     """Errors of GEMMs' times alone, read between points as the profile does, and along straight lines."""
     costs, lines = joined(machine), []
     for family in ("dense", "grouped", "weights"):
-        chosen = [p for p in pairs() if p.compute.family == family and p.name in found]
+        chosen = [p for p in wanted if p.compute.family == family and p.name in found]
         errors: tuple[list[float], list[float]] = ([], [])
         for pair in chosen:
             op, outcome = parts_of(pair, machine).compute, found[pair.name]
@@ -132,11 +133,13 @@ def left_out(machine: Machine) -> list[str]:
     return lines
 
 
-def rows(found: Mapping[str, Outcome], machine: Machine, *, capped: bool) -> list[str]:
+def rows(
+    wanted: Sequence[Pair], found: Mapping[str, Outcome], machine: Machine, *, capped: bool
+) -> list[str]:
     """A row a class: median error of compute calls, exchange calls and makespan, in three ways."""
     lines = []
     for family, title in FAMILIES.items():
-        chosen = [p for p in pairs() if p.compute.family == family and p.capped is capped]
+        chosen = [p for p in wanted if p.compute.family == family and p.capped is capped]
         chosen = [p for p in chosen if p.name in found]
         if not chosen:
             continue
@@ -162,13 +165,21 @@ def rows(found: Mapping[str, Outcome], machine: Machine, *, capped: bool) -> lis
 
 
 def main() -> None:
-    """Print both tables."""
-    machine = load_machine("h200-2x-nvlink-measured")
-    found = {o.name: o for o in outcomes(read(PREDICTED), read(Path(sys.argv[1])))}
+    """Parse, print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("measured", type=Path)
+    parser.add_argument("--seed", type=int, default=8)
+    parser.add_argument("--profile", default="h200-2x-nvlink-measured")
+    arguments = parser.parse_args()
+    machine, wanted = load_machine(arguments.profile), tuple(pairs(arguments.seed))
+    predicted = read(predicted_file(arguments.seed))
+    found = {o.name: o for o in outcomes(predicted, read(arguments.measured))}
     print(
         "times alone: median, worst\n\n| class | as predicted | straight lines |\n|" + " --- |" * 3
     )
-    print("\n".join(straight(found, machine)))
+    print("\n".join(straight(wanted, found, machine)))
     print("\nleft out of the calibration: median (points)\n")
     print("| kind | as predicted | straight lines |\n|" + " --- |" * 3)
     print("\n".join(left_out(machine)))
@@ -177,7 +188,7 @@ def main() -> None:
         heads = heads[: 3 if capped else 4]
         print(f"\n{'capped' if capped else 'uncapped'}: compute call, exchange call, makespan\n")
         print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-        print("\n".join(rows(found, machine, capped=capped)))
+        print("\n".join(rows(wanted, found, machine, capped=capped)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pairs of loops off the calibration grid: what they are, their programs, and what is read off them.
+"""Pairs of loops: what one is, its programs, and what is read off them. Which: `benchmarks.pairs_draw`.
 
 One stream repeats a compute kernel, another an exchange, until both have made their calls. The counts
 come from predicted times, so that the prediction and all ranks make the same calls.
@@ -6,7 +6,7 @@ come from predicted times, so that the prediction and all ranks make the same ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import mean, median
@@ -26,11 +26,10 @@ from schedules.program import Exchange, Launch, Op, Program, RankClass, Record, 
 SCENARIO = "deepseek-v3-h200-ep2-prefill"
 RANKS = 2
 GATE_NS = 40_000_000
-# Length of a loop alone, and bounds of its calls; uncapped loops wait for each other, call by call.
+# Length of both loops alone, and bounds of their calls; uncapped loops wait for each other, call by call.
 TOTAL_NS = 12e6
-LEAST, MOST_COMPUTE, MOST_EXCHANGE = 12, 120, 60
+LEAST, MOST = 12, 400
 UNCAPPED_CALLS = 24
-OFFSETS = (0.0, 0.25, 0.5)
 WEIGHTS = "fp8_block"
 
 
@@ -88,34 +87,6 @@ class Pair:
 
 O_PROJ, Q_B = "o_proj", "q_b"
 GATE_UP, DOWN = "gate_up", "down"
-CAPPED = (
-    (Compute("dense", O_PROJ, 2560), ("dispatch", 12, 2048), ("combine", 20, 5120)),
-    (Compute("dense", Q_B, 4096), ("dispatch", 20, 5120), ("combine", 12, 2048)),
-    (Compute("grouped", GATE_UP, 512), ("dispatch", 20, 2048), ("combine", 12, 5120)),
-    (Compute("grouped", DOWN, 1280), ("dispatch", 12, 5120), ("combine", 20, 2048)),
-    (Compute("weights", GATE_UP, 12), ("dispatch", 12, 2048), ("combine", 20, 5120)),
-    (Compute("weights", DOWN, 20), ("dispatch", 20, 5120), ("combine", 12, 2048)),
-    (Compute("attention", "attn", 2048, 2), ("dispatch", 12, 5120), ("combine", 20, 2048)),
-    (Compute("attention", "attn", 1280, 4), ("dispatch", 20, 2048), ("combine", 12, 5120)),
-    (Compute("elementwise", "act", 81920), ("dispatch", 12, 2048), ("combine", 20, 5120)),
-    (Compute("elementwise", "norm1", 10240), ("dispatch", 20, 5120), ("combine", 12, 2048)),
-)
-UNCAPPED = (
-    (Compute("dense", O_PROJ, 2560), ("dispatch", 20, 2048), ("combine", 12, 2048)),
-    (Compute("grouped", GATE_UP, 320), ("dispatch", 12, 2048), ("combine", 20, 2048)),
-    (Compute("attention", "attn", 2048, 2), ("dispatch", 20, 2048), ("combine", 12, 2048)),
-)
-
-
-def pairs() -> Iterator[Pair]:
-    """All pairs, the capped ones first."""
-    for compute, *exchanges in CAPPED:
-        for exchange, num_sms, tokens in exchanges:
-            yield Pair(compute, exchange, num_sms, tokens)
-    for compute, *exchanges in UNCAPPED:
-        for exchange, num_sms, tokens in exchanges:
-            for offset in OFFSETS:
-                yield Pair(compute, exchange, num_sms, tokens, capped=False, offset=offset)
 
 
 def compute_work(compute: Compute, deployment: Deployment) -> Work:
@@ -204,11 +175,13 @@ def call_counts(pair: Pair, parts: Parts, machine: Machine) -> tuple[int, int]:
     """Calls of the compute loop and of the exchange loop."""
     if not pair.capped:
         return UNCAPPED_CALLS, UNCAPPED_CALLS
-    exchange_ns = sum(alone_ns(op, machine) for op in parts.exchange[0])
-    return (
-        _count(alone_ns(parts.compute, machine), MOST_COMPUTE),
-        _count(exchange_ns, MOST_EXCHANGE),
+    calls_ns = (
+        alone_ns(parts.compute, machine),
+        sum(alone_ns(op, machine) for op in parts.exchange[0]),
     )
+    total = max(TOTAL_NS, *(LEAST * ns for ns in calls_ns))
+    compute, exchange = (max(LEAST, min(MOST, round(total / ns))) for ns in calls_ns)
+    return compute, exchange
 
 
 def late_ns(pair: Pair, parts: Parts, machine: Machine) -> int:
@@ -219,10 +192,6 @@ def late_ns(pair: Pair, parts: Parts, machine: Machine) -> int:
 def alone_ns(op: Op, machine: Machine) -> int:
     """The op's time alone, in the profile."""
     return machine.costs.alone(op.work, op.grid, op.grid.enforced_budget or machine.num_sms).ns
-
-
-def _count(ns: float, most: int) -> int:
-    return max(LEAST, min(most, round(TOTAL_NS / ns)))
 
 
 def loops(pair: Pair, parts: Parts, counts: tuple[int, int], late: int = 0) -> Program:

@@ -1,6 +1,6 @@
-"""Measures the pairs of `benchmarks.pairs_plan` on this machine's two GPUs.
+"""Measures the pairs of `benchmarks.pairs_draw` on this machine's two GPUs.
 
-    torchrun --nproc-per-node 2 -m benchmarks.pairs_run --out measured.jsonl
+    torchrun --nproc-per-node 2 -m benchmarks.pairs_run --seed 8 --out measured.jsonl
 
 One line a pair, as soon as it is measured: both loops alone, beside each other, and alone again. What
 the file holds is not measured again, nor is a pair during which an earlier run was lost.
@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pairs_draw import pairs
 from benchmarks.pairs_plan import (
     GATE_UP,
     RANKS,
@@ -26,7 +27,6 @@ from benchmarks.pairs_plan import (
     call_counts,
     compute_work,
     late_ns,
-    pairs,
     parts_of,
     period,
 )
@@ -112,23 +112,28 @@ def _weights(session: Any, compute: Compute, sms: int | None) -> Call:
 
 
 def _attention(session: Any, compute: Compute, sms: int | None) -> Call:
+    """The layer's whole operation: plain and rotated halves of the keys are joined first."""
+    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
     from executor.partition import Partitions
 
-    made = compute_work(compute, session.deployment)
-    shape = (compute.count, compute.size, made.dim("heads"))
-    qk, v = made.dim("qk_dim"), made.dim("v_dim")
-    query, keys, values = (
-        _random(shape[0] * shape[1], shape[2] * dim).view(*shape, dim).transpose(1, 2)
-        for dim in (qk, qk, v)
-    )
+    made, attention = compute_work(compute, session.deployment), session.deployment.model.attention
+    heads, v, rows = made.dim("heads"), made.dim("v_dim"), compute.count * compute.size
+    plain = made.dim("qk_dim") - attention.qk_rope_head_dim
+    query = _random(rows, heads * made.dim("qk_dim")).view(rows, heads, -1)
+    keys, values = _random(rows, heads * (plain + v)).view(rows, heads, -1).split((plain, v), -1)
+    rotated = _random(rows, attention.qk_rope_head_dim).unsqueeze(1).expand(-1, heads, -1)
     partitions = Partitions()
 
     def call() -> None:
+        joined = torch.cat((keys, rotated), dim=-1)
+        q, k, v = (
+            x.unflatten(0, (compute.count, -1)).transpose(1, 2) for x in (query, joined, values)
+        )
         with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]):
-            scaled_dot_product_attention(query, keys, values, is_causal=True)
+            scaled_dot_product_attention(q, k, v, is_causal=True)
 
     def limited() -> None:
         with partitions.limited(sms or 0):
@@ -325,7 +330,7 @@ def run(arguments: argparse.Namespace) -> None:
     machine = load_machine(arguments.profile)
     skip = finished(arguments.out)
     bench = Bench(machine, watchdog.beat)
-    wanted = gathered([pair for pair in pairs() if pair.name not in skip])[0]
+    wanted = gathered([pair for pair in pairs(arguments.seed) if pair.name not in skip])[0]
     if bench.rank == 0 and wanted:
         compile_gemms(wanted, machine)
     barrier()
@@ -371,6 +376,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("measured.jsonl"))
+    parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--profile", default="h200-2x-nvlink-measured")
     parser.add_argument("--seconds", type=float, default=110.0)
     run(parser.parse_args())

@@ -1,4 +1,8 @@
-"""The whole-program cases of `validation_cases.yaml`: what each is, and its program."""
+"""The whole-program cases: what each is, and its program.
+
+`validation_cases.yaml` holds those that earlier profiles were compared with, `validation_unseen.yaml`
+those that were drawn by a seed and predicted before anybody measured them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ from schedules.builders import build
 from schedules.program import Program
 
 CASES = Path(__file__).with_name("validation_cases.yaml")
+UNSEEN = Path(__file__).with_name("validation_unseen.yaml")
+LAYERS = 4
 SCENARIO = "deepseek-v3-h200-ep2-{phase}"
+RANKS = 2
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,11 @@ class Group:
     launch: str | None
     schedules: tuple[str, ...]
     layers: int
+
+    @property
+    def ranks(self) -> int:
+        """GPUs that it runs on."""
+        return self.deployment.ep_size
 
     @property
     def overlapped(self) -> tuple[str, ...]:
@@ -78,6 +90,9 @@ def _group(entry: dict[str, Any], layers: int) -> Group:
             f"phase.decode.batch_per_rank={entry['tokens']}",
             f"phase.decode.kv_tokens={entry['kv']}",
         ]
+    ranks = entry.get("ranks", RANKS)
+    if ranks != RANKS:
+        settings += [f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
     if "alpha" in entry:
         settings += ["routing.distribution=power_law", f"routing.alpha={entry['alpha']}"]
     resolved = resolve(load(SCENARIO.format(phase=entry["phase"]), settings))

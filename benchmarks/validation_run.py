@@ -1,9 +1,12 @@
 """Measures the whole-program cases on this machine's GPUs with production kernels.
 
     torchrun --nproc-per-node 2 -m benchmarks.validation_run --out measured.jsonl
+    torchrun --nproc-per-node 1 -m benchmarks.validation_run --out measured.jsonl
 
-One line a group, written when all its schedules are measured; what the file holds is not measured
-again. The schedules of a group are run in turn, so that clock and temperature drift meets all alike.
+Each call takes the cases of its number of ranks, unseen ones first. One line a group, written when all
+its schedules are measured; what the file holds is not measured again. The schedules of a group are run
+in turn, so that clock and temperature drift meets all alike. Then, in the time that is left, overlapped
+schedules are run once more under the profiler: how much communication ran beside compute.
 """
 
 from __future__ import annotations
@@ -13,25 +16,32 @@ import gc
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any
 
+from benchmarks.hidden import hidden
 from benchmarks.production_warm import gemm_shapes, warm
-from benchmarks.validation_cases import Group, groups
+from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 
-RANKS = 2
+if TYPE_CHECKING:
+    from schedules.program import Program
+
 MOST_SMS = 32
 WARM_UPS = 2
+TRACED = 2
 LIMIT_S = 90.0
 
 
-def done(path: Path) -> set[str]:
-    """Names of the groups that a file holds."""
+def done(path: Path, what: str) -> set[str]:
+    """Names of the groups of which a file holds `makespans_ns`, or `hidden`."""
     if not path.exists():
         return set()
-    return {json.loads(line)["group"] for line in path.read_text().splitlines() if line.strip()}
+    entries = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return {entry["group"] for entry in entries if what in entry}
 
 
 class Bench:
@@ -41,45 +51,44 @@ class Bench:
         import torch
         import torch.distributed as dist
 
-        from executor.calibrate.layers import Sessions
+        from benchmarks.sm_clock import SmClock
+        from executor.cuda import many_hardware_queues
+        from executor.sessions import Sessions
 
-        self.rank = int(os.environ["RANK"])
+        many_hardware_queues()
+        self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group("gloo", timeout=timedelta(seconds=600))
         self.watchdog = watchdog
-        self.sessions = Sessions(self.rank, RANKS, dist.group.WORLD, MOST_SMS, 0, watchdog.beat)
+        self.clock = SmClock()
+        world = dist.group.WORLD
+        self.sessions = Sessions(self.rank, self.ranks, world, MOST_SMS, 0, watchdog.beat)
 
     def measure(self, group: Group, repeats: int) -> dict[str, Any]:
         """Makespans of the slowest rank [schedule][repeat] in ns, clocks, and spans of one run each."""
         from executor.execute import execute
         from executor.peers import gathered
-        from executor.production_setup import kernels_for
 
-        session = self.sessions.of(group.deployment)
-        if group.deployment.a2a.mode == "normal":
-            session.exchange.set_num_sms(group.deployment.a2a.num_sms)
+        session, sets = self._ready(group, group.schedules)
         programs = {name: group.program(name) for name in group.schedules}
-        sets = {}
-        for name in programs:
-            sets[name] = kernels_for(
-                session, group.batch, group.routing, layers=group.layers, deadline_s=LIMIT_S
-            )
-            self.watchdog.beat(f"{group.name}, {name}")
-            execute(group.program(name, eager=True), sets[name], rank=self.rank)
         times: dict[str, list[int]] = {name: [] for name in programs}
         clocks: dict[str, list[Any]] = {name: [] for name in programs}
+        mhz: dict[str, list[float]] = {name: [] for name in programs}
         gc.collect()
         gc.disable()
         for turn in range(repeats + WARM_UPS):
             for name, program in programs.items():
+                self.clock.start()
                 execute(program, sets[name], rank=self.rank)
+                mean = self.clock.mhz()
                 if turn >= WARM_UPS:
                     times[name].append(sets[name].makespan_ns)
                     samples = session.clocks.samples
                     clocks[name].append(asdict(samples[-1]) if samples else None)
+                    mhz[name].append(round(mean, 1))
         gc.enable()
         spans = {name: self._spans(group, name, sets[name]) for name in programs}
-        sides = gathered((times, spans))
+        sides = gathered((times, spans, clocks, mhz))
         return {
             "group": group.name,
             "layers": group.layers,
@@ -87,9 +96,24 @@ class Bench:
                 name: [max(t) for t in zip(*(side[0][name] for side in sides), strict=True)]
                 for name in programs
             },
-            "clocks": clocks,
+            "clocks": {name: [side[2][name] for side in sides] for name in programs},
+            "sm_mhz": {name: [side[3][name] for side in sides] for name in programs},
             "spans": {name: [s for side in sides for s in side[1][name]] for name in programs},
         }
+
+    def _ready(self, group: Group, schedules: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+        """The group's session, and a kernel set for each schedule that has run once without a graph."""
+        from executor.execute import execute
+
+        session = self.sessions.of(group.deployment)
+        sets = {}
+        for name in schedules:
+            sets[name] = self.sessions.kernel_set(
+                session, group.batch, group.routing, layers=group.layers, deadline_s=LIMIT_S
+            )
+            self.watchdog.beat(f"{group.name}, {name}")
+            execute(group.program(name, eager=True), sets[name], rank=self.rank)
+        return session, sets
 
     def _spans(self, group: Group, name: str, kernels: Any) -> list[tuple[str, int, int, int]]:
         """(op, rank, start, end) of an eager run between events."""
@@ -100,42 +124,105 @@ class Bench:
         kernels.spans = "none"
         return [(s.op, s.rank, s.start_ns, s.end_ns) for s in timeline.spans]
 
+    def hide(self, group: Group) -> dict[str, Any]:
+        """Communication and what of it ran beside compute, of every overlapped schedule, mean of the
+        ranks, in ns."""
+        from executor.calibrate.kernel_times import traced
+        from executor.execute import execute
+        from executor.peers import gathered
+
+        _, sets = self._ready(group, group.overlapped)
+        found: dict[str, tuple[float, float]] = {}
+        for name in group.overlapped:
+            program, kernels = group.program(name), sets[name]
+            execute(program, kernels, rank=self.rank)
+
+            def run(program: Program = program, kernels: Any = kernels) -> None:
+                for _ in range(TRACED):
+                    execute(program, kernels, rank=self.rank)
+
+            own = hidden(traced(run), TRACED)
+            found[name] = (own.communication_ns, own.hidden_ns)
+        sides = gathered(found)
+        return {
+            "group": group.name,
+            "hidden": {
+                name: [round(mean(side[name][i] for side in sides)) for i in range(2)]
+                for name in found
+            },
+        }
+
 
 def run(arguments: argparse.Namespace) -> None:
     """All groups that are missing, until the time is up; rank 0 decides and writes."""
     from executor.calibrate.gaps import library_versions
     from executor.cuda import device_facts
-    from executor.peers import gathered
+    from executor.peers import barrier
     from executor.watchdog import Watchdog
 
     watchdog = Watchdog(int(os.environ["RANK"]), LIMIT_S)
     watchdog.pause("compiling")
     began = time.monotonic()
-    wanted = [group for group in groups() if group.name not in done(arguments.out)]
     bench = Bench(watchdog)
+    every = [group for file in arguments.cases for group in groups(file)]
+    mine = [group for group in every if group.ranks == bench.ranks]
+    measured, traced = (done(arguments.out, what) for what in ("makespans_ns", "hidden"))
+    wanted = [group for group in mine if group.name not in measured]
+    untraced = [group for group in mine if group.overlapped and group.name not in traced]
     facts = dict(device_facts()) | {"libraries": library_versions()}
-    if bench.rank == 0:
+    if bench.rank == 0 and wanted:
         programs = [group.program(name) for group in wanted for name in group.schedules]
-        shapes = gemm_shapes(programs, 132, 256)
+        rows = bench.ranks * wanted[0].deployment.a2a.max_dispatch_tokens_per_rank
+        shapes = gemm_shapes(programs, 132, rows)
         print(f"compiling {len(shapes)} GEMMs", flush=True)
-        warm(shapes, 256, RANKS)
+        warm(shapes, rows, bench.ranks)
+    barrier()
     for group in wanted:
-        if not gathered(time.monotonic() - began < 60 * arguments.minutes)[0]:
+        if not timely(began, arguments.minutes):
             break
         entry = bench.measure(group, arguments.repeats)
         if bench.rank == 0:
-            with arguments.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry | {"facts": facts}) + "\n")
-            medians = {
-                name: sorted(values)[len(values) // 2] / 1e3 / group.layers
-                for name, values in entry["makespans_ns"].items()
-            }
-            text = ", ".join(f"{name} {us:.1f}" for name, us in medians.items())
-            print(
-                f"[{time.monotonic() - began:6.1f} s] {group.name}: us a layer: {text}", flush=True
-            )
+            write(arguments.out, entry | {"facts": facts})
+            print(f"[{time.monotonic() - began:6.1f} s] {told(entry)}", flush=True)
+    for group in untraced:
+        if not timely(began, arguments.minutes + arguments.trace_minutes):
+            break
+        entry = bench.hide(group)
+        if bench.rank == 0:
+            write(arguments.out, entry)
+            print(f"[{time.monotonic() - began:6.1f} s] {told_hidden(entry)}", flush=True)
     watchdog.stop()
     os._exit(0)
+
+
+def timely(began: float, minutes: float) -> bool:
+    """Whether rank 0 has time left."""
+    from executor.peers import gathered
+
+    return bool(gathered(time.monotonic() - began < 60 * minutes)[0])
+
+
+def write(path: Path, entry: dict[str, Any]) -> None:
+    """Append a line."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def told(entry: dict[str, Any]) -> str:
+    """Medians, us a layer, and the mean clock."""
+    texts = [
+        f"{name} {median(times) / 1e3 / entry['layers']:.1f} ({median(entry['sm_mhz'][name][0]):.0f} MHz)"
+        for name, times in entry["makespans_ns"].items()
+    ]
+    return f"{entry['group']}: us a layer: {', '.join(texts)}"
+
+
+def told_hidden(entry: dict[str, Any]) -> str:
+    """Shares of communication that ran beside compute."""
+    texts = [
+        f"{name} {own / max(1, all_ns):.0%}" for name, (all_ns, own) in entry["hidden"].items()
+    ]
+    return f"{entry['group']}: communication beside compute: {', '.join(texts)}"
 
 
 def main() -> None:
@@ -144,8 +231,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("measured.jsonl"))
+    parser.add_argument("--cases", type=Path, nargs="+", default=[UNSEEN, CASES])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--trace-minutes", type=float, default=1.0)
     run(parser.parse_args())
 
 

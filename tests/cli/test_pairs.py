@@ -6,36 +6,46 @@ from typing import Any
 
 import pytest
 
-from benchmarks.pairs import PREDICTED, predict, read
+from benchmarks.pairs import measured_file, predict, predicted_file, predictions, read
 from benchmarks.pairs_causes import blocks
-from benchmarks.pairs_document import document, outcomes
-from benchmarks.pairs_plan import call_counts, late_ns, loops, pairs, parts_of, period
+from benchmarks.pairs_document import again_part, document, outcomes
+from benchmarks.pairs_draw import FIRST, OFFSETS, pairs
+from benchmarks.pairs_plan import call_counts, late_ns, loops, parts_of, period
 from benchmarks.pairs_run import finished
-from executor.calibrate.plan import PREFILL_TOKENS, SPLITS
+from executor.calibrate.plan import LADDER_SMS, PREFILL_TOKENS, SPLITS
 from models.counts import gemm, grouped_gemm
 from models.profile import load_machine
 from schedules.lint import lint
 
-PAIRS = tuple(pairs())
+SEED = 8
+PAIRS = tuple(pairs(SEED))
+SEEN = tuple(pairs(FIRST))
 MACHINE = load_machine("h200-2x-nvlink-measured")
 
 
 def test_pairs_are_off_the_calibrations_grid() -> None:
-    calibrated = {sms for sms, _ in SPLITS}
+    calibrated = {sms for sms, _ in SPLITS} | set(LADDER_SMS)
     for pair in PAIRS:
         assert pair.tokens not in PREFILL_TOKENS
         assert pair.num_sms not in calibrated
 
 
-def test_every_class_meets_both_exchanges_and_all_offsets() -> None:
-    capped = [pair for pair in PAIRS if pair.capped]
+def test_no_drawn_pair_was_seen_and_a_seed_always_draws_the_same() -> None:
+    assert not {pair.name for pair in PAIRS} & {pair.name for pair in SEEN}
+    assert tuple(pairs(SEED)) == PAIRS
+    assert tuple(pairs(SEED + 1)) != PAIRS
+
+
+@pytest.mark.parametrize("plan", [PAIRS, SEEN], ids=["drawn", "first"])
+def test_every_class_meets_both_exchanges_and_all_offsets(plan: Any) -> None:
+    capped = [pair for pair in plan if pair.capped]
     met = {(pair.compute.family, pair.exchange) for pair in capped}
     assert len(capped) >= 16
     assert len(met) == 10
-    uncapped = {(p.compute.family, p.offset) for p in PAIRS if not p.capped}
-    assert {offset for _, offset in uncapped} == {0.0, 0.25, 0.5}
+    uncapped = {(p.compute.family, p.offset) for p in plan if not p.capped}
+    assert {offset for _, offset in uncapped} == set(OFFSETS)
     assert len(uncapped) == 9
-    assert len({pair.name for pair in PAIRS}) == len(PAIRS)
+    assert len({pair.name for pair in plan}) == len(plan)
 
 
 @pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[12], PAIRS[-1]], ids=lambda pair: pair.name)
@@ -61,13 +71,21 @@ def test_period_counts_only_calls_beside_the_other_loop() -> None:
     assert period(ends, [60.0, 95.0]) is None
 
 
-def test_the_committed_predictions_are_of_these_pairs_and_loops() -> None:
-    records = {record["pair"]: record for record in read(PREDICTED)}
-    assert list(records) == [pair.name for pair in PAIRS]
-    for pair in (PAIRS[3], PAIRS[-2]):
-        parts = parts_of(pair, MACHINE)
-        assert tuple(records[pair.name]["counts"]) == call_counts(pair, parts, MACHINE)
-        assert records[pair.name]["late_ns"] == late_ns(pair, parts, MACHINE)
+def test_the_committed_predictions_are_of_these_pairs() -> None:
+    for seed, plan in ((SEED, PAIRS), (FIRST, SEEN)):
+        records = [record["pair"] for record in read(predicted_file(seed))]
+        assert records == [pair.name for pair in plan]
+
+
+def test_pairs_are_predicted_again_for_the_calls_that_were_made() -> None:
+    pair = PAIRS[0]
+    parts = parts_of(pair, MACHINE)
+    own = call_counts(pair, parts, MACHINE)
+    other = {"pair": pair.name, "counts": [own[0] + 3, own[1] + 3], "late_ns": 7, "ranks": []}
+    (record,) = predictions(MACHINE, [pair], [other])
+    assert (list(record["counts"]), record["late_ns"]) == ([own[0] + 3, own[1] + 3], 7)
+    (record,) = predictions(MACHINE, [pair])
+    assert (tuple(record["counts"]), record["late_ns"]) == (own, late_ns(pair, parts, MACHINE))
 
 
 def test_an_exchange_beside_streaming_weights_is_predicted_slower_than_alone() -> None:
@@ -126,9 +144,12 @@ def test_errors_and_bands_against_worked_out_figures() -> None:
     assert uncapped.in_band
     assert not uncapped.call_in_band("compute")
     assert uncapped.call_in_band("exchange")
-    page = document([capped, uncapped], measured)
+    page = document([capped, uncapped], measured, SEED)
     assert "The band holds 1 of 1" in page
     assert "Not measured: c, x: ['no room']" in page
+    assert "time of a call beside: median 6 %, worst 15 % | 10.0%, 10.0% | worst only |" in page
+    assert "inside the band: 80 % | 100% | yes |" in page
+    assert "the band holds 1 of 1" in again_part([capped, uncapped])
 
 
 def test_a_pair_that_a_lost_run_began_is_not_begun_again(tmp_path: Any) -> None:
@@ -144,9 +165,8 @@ def test_blocks_of_a_gemm_and_of_padded_experts() -> None:
     assert blocks(experts) == (1 + 2) * 3
 
 
-def test_the_committed_measurements_are_of_the_committed_predictions() -> None:
-    measured = read(PREDICTED.with_name("pairs_h200_2x.jsonl"))
-    found = outcomes(read(PREDICTED), measured)
-    assert len(found) == len(PAIRS)
+def test_the_first_measurements_are_of_the_first_predictions() -> None:
+    predicted, measured = read(predicted_file(FIRST)), read(measured_file(FIRST))
+    assert len(outcomes(predicted, measured)) == len(SEEN)
     counts = {entry["pair"]: entry["counts"] for entry in measured if "ranks" in entry}
-    assert counts == {record["pair"]: record["counts"] for record in read(PREDICTED)}
+    assert counts == {record["pair"]: record["counts"] for record in predicted}
