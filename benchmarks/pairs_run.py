@@ -330,7 +330,8 @@ def run(arguments: argparse.Namespace) -> None:
     machine = load_machine(arguments.profile)
     skip = finished(arguments.out)
     bench = Bench(machine, watchdog.beat)
-    wanted = gathered([pair for pair in pairs(arguments.seed) if pair.name not in skip])[0]
+    matching = [pair for pair in pairs(arguments.seed) if arguments.match in pair.name]
+    wanted = gathered([pair for pair in matching if pair.name not in skip])[0]
     if bench.rank == 0 and wanted:
         compile_gemms(wanted, machine)
     barrier()
@@ -377,6 +378,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("measured.jsonl"))
     parser.add_argument("--seed", type=int, default=8)
+    parser.add_argument("--match", default="", help="only pairs whose name holds this")
     parser.add_argument("--profile", default="h200-2x-nvlink-measured")
     parser.add_argument("--seconds", type=float, default=110.0)
     run(parser.parse_args())

@@ -72,7 +72,7 @@ def compared(predicted: Path, measured: Path, readme: Path | None) -> str:
     """The page; renews the table of `readme`."""
     records, entries = read(predicted), read(measured)
     found = cases(records, entries)
-    facts = next((entry["facts"] for entry in entries if "facts" in entry), {})
+    facts: dict[str, Any] = next((entry["facts"] for entry in entries if "facts" in entry), {})
     profiles = {r["profile"]: r["sha256"] for r in records}
     text = document(found, facts, profiles)
     if NOTES.exists():

@@ -165,7 +165,9 @@ def run(arguments: argparse.Namespace) -> None:
     began = time.monotonic()
     bench = Bench(watchdog)
     every = [group for file in arguments.cases for group in groups(file)]
-    mine = [group for group in every if group.ranks == bench.ranks]
+    mine = [
+        group for group in every if group.ranks == bench.ranks and arguments.match in group.name
+    ]
     measured, traced = (done(arguments.out, what) for what in ("makespans_ns", "hidden"))
     wanted = [group for group in mine if group.name not in measured]
     untraced = [group for group in mine if group.overlapped and group.name not in traced]
@@ -232,6 +234,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("measured.jsonl"))
     parser.add_argument("--cases", type=Path, nargs="+", default=[UNSEEN, CASES])
+    parser.add_argument("--match", default="", help="only groups whose name holds this")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--trace-minutes", type=float, default=1.0)
