@@ -10,7 +10,7 @@ All entries of a mapping must hold; the empty mapping always does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 Facts = Mapping[str, Any]
@@ -35,10 +35,20 @@ def holds(condition: Condition, facts: Facts) -> bool:
 
 def compiled(condition: Condition) -> Test:
     """The condition as a function of facts, for rules that are asked often."""
-    tests = [_entry(key, wanted) for key, wanted in condition.items()]
+    return _every([_entry(key, wanted) for key, wanted in condition.items()])
+
+
+def _every(tests: Sequence[Test]) -> Test:
     if len(tests) == 1:
         return tests[0]
-    return lambda facts: all(test(facts) for test in tests)
+
+    def every(facts: Facts) -> bool:
+        for test in tests:  # `all` would make a generator each time
+            if not test(facts):
+                return False
+        return True
+
+    return every
 
 
 def _entry(key: str, wanted: Any) -> Test:
@@ -49,11 +59,14 @@ def _entry(key: str, wanted: Any) -> Test:
         inner = compiled(wanted)
         return lambda facts: not inner(facts)
     if isinstance(wanted, Mapping):
-        bounds = [(_TESTS[name], value) for name, value in wanted.items()]
-        return lambda facts: all(test(facts[key], value) for test, value in bounds)
+        return _every([_bound(key, _TESTS[name], value) for name, value in wanted.items()])
     if isinstance(wanted, list):
         return lambda facts: facts[key] in wanted
     return lambda facts: bool(facts[key] == wanted)
+
+
+def _bound(key: str, test: Callable[[Any, Any], bool], value: Any) -> Test:
+    return lambda facts: test(facts[key], value)
 
 
 def faults(condition: Condition, known: frozenset[str]) -> Iterator[str]:

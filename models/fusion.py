@@ -8,7 +8,7 @@ version (`models/rules/fusion-<version>.yaml`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.deployment import Fusion
@@ -83,7 +83,7 @@ def decide(case: FusionCase, rules: FusionRules | None = None) -> Decision:
         step = next(step for step in steps if ("disable", True) in step.changed)
         verdict = Verdict("not fused", 0, step.rule, step.reason, step.evidence)
     if steps:
-        case = replace(case, **{key: value for step in steps for key, value in step.changed})
+        case = FusionCase.of(facts)
     slots = verdict.slots
     return Decision(
         verdict.outcome,
@@ -102,7 +102,7 @@ def _adjusted(
 ) -> tuple[dict[str, Any], tuple[Step, ...], Verdict | None]:
     """The facts after the argument handling, what it changed, and an error that ends it."""
     steps: list[Step] = []
-    for entry in rules.arguments.in_order():
+    for entry in rules.arguments.in_order:
         if not entry.applies(facts):
             continue
         if entry.error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from models.errors import InputError
@@ -67,7 +68,15 @@ class FusionCase:
 
     def facts(self) -> dict[str, Any]:
         """All facts by name, those derived from others included."""
-        return derived({name: getattr(self, name) for name in self.__slots__})
+        return derived(dict(zip(self.__slots__, _VALUES(self), strict=True)))
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> FusionCase:
+        """The case that has these facts."""
+        return cls(*itemgetter(*cls.__slots__)(facts))
+
+
+_VALUES = attrgetter(*FusionCase.__slots__)
 
 
 def derived(facts: dict[str, Any], accepts: str = "") -> dict[str, Any]:

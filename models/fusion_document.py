@@ -68,7 +68,7 @@ def _version_lines(rules: FusionRules) -> Iterator[str]:
     yield ""
     yield "| rule | when | then | why | evidence |"
     yield "| --- | --- | --- | --- | --- |"
-    for entry in rules.arguments.in_order():
+    for entry in rules.arguments.in_order:
         yield _adjustment(entry)
     yield ""
     for name, family in rules.families.items():

@@ -82,12 +82,10 @@ class Arguments(_Section):
     runner: tuple[Adjustment, ...]
     a2a: tuple[Adjustment, ...]
 
-    def in_order(self) -> Iterator[Adjustment]:
+    @cached_property
+    def in_order(self) -> tuple[Adjustment, ...]:
         """All entries as the server applies them."""
-        yield from self.backend
-        yield from self.hooks
-        yield from self.runner
-        yield from self.a2a
+        return (*self.backend, *self.hooks, *self.runner, *self.a2a)
 
 
 class Hook(_Section):
@@ -118,7 +116,7 @@ class FusionRules(_Section):
 
     def all_rules(self) -> Iterator[Rule | Adjustment]:
         """Every rule and adjustment of the file."""
-        yield from self.arguments.in_order()
+        yield from self.arguments.in_order
         yield from self.waterfill
         for family in self.families.values():
             yield from family.rules
