@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -11,10 +10,20 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from models.calibration_records import RESOURCES, Records, Slowed
+from models.calibrated_interference import (
+    HeldOut,
+    held_out_pairs,
+    interference_section,
+    intervals,
+    rounded,
+    rules_of,
+    summed_up,
+)
+from models.calibration_records import RESOURCES, Records
 from models.costs import peaks_of
 from models.errors import InputError
-from models.fit import Beside, Fit, Timed, fit_form, fit_slowdown
+from models.fit import Timed, fit_form
+from models.kernel_launches import launches_of
 from models.machine import Costs
 from models.measured import MeasuredPoint, write_points
 from models.point_costs import PointCosts
@@ -26,19 +35,8 @@ from models.work import EXCHANGE_KINDS, Grid
 LEAST_POINTS = 4
 # Stated errors hold for this share of cases: what a band is to hold at least.
 COVERED = 0.8
-RHO_CAPS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 # Forms that stand for many kinds of kernel at once: each measured kind gets its own.
 SHARED_FORMS = ("elementwise", "scatter")
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Relative errors of what was held out, by kind of work or by victim of interference."""
-
-    name: str
-    count: int
-    median: float
-    worst: float
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,10 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
         content["gpu"] = {"device": str(gpu)}
     _add_figures(content, records, source)
     _add_footprints(content, records, profile)
+    for kind, launch in launches_of(str(records.machine.get("kernels", ""))).items():
+        content.setdefault("kernels", {}).setdefault(kind, {}).update(launch)
     _add_forms(content, records.points, profile, source)
-    _add_interference(content, records, source)
+    content["interference"] = interference_section(records, source)
     below = load_machine(base).costs
     kernels = held_out_kernels(records.points, below, profile)
     points_file = f"{name}.points.csv"
@@ -75,13 +75,12 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
         "clocks": _clocks(records),
         "source": source,
     }
-    rules = content["interference"]
     return Calibrated(
         _yaml(content),
         write_points(records.points, [source]),
         points_file,
         kernels,
-        held_out_pairs(records.slowed, rules["families"], rules["kinds"], rules["rho_cap"]),
+        held_out_pairs(records.slowed, rules_of(content["interference"])),
     )
 
 
@@ -109,17 +108,18 @@ def _add_figures(content: dict[str, Any], records: Records, source: str) -> None
     if records.host_ns:
         content["host"] = {
             "ns": host_costs(records.host_ns),
-            "error": _rounded(records.host_error),
+            "error": rounded(records.host_error),
             "source": source,
         }
 
 
 def host_costs(measured: Mapping[str, int]) -> dict[str, int]:
     """Host costs by kind or class. A whole normal-mode call is shared out over the launches that it
-    stands for: a combine is a notify and a transfer; a dispatch is a layout and a transfer more."""
+    stands for: a combine is a notify and a transfer; a dispatch is a layout and a transfer more. A set
+    that makes no such calls has a cost for each launch."""
     costs = dict(measured)
     call = costs.pop("dispatch_call", 0)
-    if "combine" in costs:
+    if "combine" in costs and "notify" not in costs:
         costs["combine"] = costs["notify"] = costs["combine"] // 2
     if call:
         costs["layout"] = costs["dispatch"] = max(0, call - costs.get("notify", 0)) // 2
@@ -173,73 +173,11 @@ def _add_forms(
         fit = fit_form(timed, peaks, profile.kernels[kind].grid)
         content.setdefault("kernels", {}).setdefault(kind, {})["form"] = kind
         content.setdefault("forms", {})[kind] = {
-            **{name: _rounded(estimate.value) for name, estimate in fit.estimates.items()},
-            "error": _rounded(fit.error),
+            **{name: rounded(estimate.value) for name, estimate in fit.estimates.items()},
+            "error": rounded(fit.error),
             "label": "fitted",
-            "source": f"fit of {fit.points} points; {_intervals(fit)}; {source}",
+            "source": f"fit of {fit.points} points; {intervals(fit)}; {source}",
         }
-
-
-def _add_interference(content: dict[str, Any], records: Records, source: str) -> None:
-    """Coefficients of every family and kind that was measured beside others, and the HBM share from
-    which more does not slow communication further."""
-    section: dict[str, Any] = {"families": {}, "kinds": {}}
-    notes = []
-    if records.hbm_gbps:
-        section["achievable_hbm_gbps"] = _rounded(records.hbm_gbps)
-    slowed = [group for _, group in _by_name(records.slowed, lambda s: (s.family,)) if group]
-    real = [entry for group in slowed for entry in beside_real_kernels(group)]
-    compute = [entry for entry in real if not entry.family]
-    cap = best_rho_cap([entry for entry in real if entry.family] or compute)
-    section["rho_cap"] = cap
-    for family, group in _by_name(real, lambda s: (s.family,) if s.family else ()):
-        fit = fit_slowdown(_kept(group), cap)
-        section["families"][family] = _pair(fit)
-        notes.append(f"{family} {_intervals(fit)}, error {fit.error:.3f}")
-    if compute:
-        section["compute"] = _pair(fit_slowdown(_kept(compute), cap))
-    for kind, group in _by_name(compute, lambda s: s.kinds):
-        fit = fit_slowdown(_kept(group), cap)
-        section["kinds"][kind] = _pair(fit)
-        notes.append(f"{kind} {_intervals(fit)}")
-    section["source"] = "; ".join((source, *notes))
-    content["interference"] = section
-
-
-def beside_real_kernels(group: Iterable[Slowed]) -> list[Slowed]:
-    """What was measured beside kernels of layers, if anything was; else what there is. A streaming
-    kernel draws HBM bandwidth alone, a GEMM also much of the L2's: at the same rate it slows more."""
-    group = tuple(group)
-    return [s for s in group if not s.aggressor.startswith("stream")] or list(group)
-
-
-def best_rho_cap(slowed: Iterable[Slowed]) -> float:
-    """Of `RHO_CAPS` the one whose fits, a family each, leave the least error."""
-    groups = [_kept(group) for _, group in _by_name(slowed, lambda s: (s.family,))]
-    if not groups:
-        return max(RHO_CAPS)
-
-    def error(cap: float) -> float:
-        return sum(fit_slowdown(group, cap).error * len(group) for group in groups)
-
-    return min(RHO_CAPS, key=error)
-
-
-def _kept(group: Iterable[Slowed]) -> list[Beside]:
-    group = tuple(group)
-    return [s.beside for s in group if not s.held] or [s.beside for s in group]
-
-
-def _by_name(slowed: Iterable[Slowed], names: Any) -> list[tuple[str, list[Slowed]]]:
-    groups: dict[str, list[Slowed]] = {}
-    for entry in slowed:
-        for name in names(entry):
-            groups.setdefault(name, []).append(entry)
-    return sorted(groups.items())
-
-
-def _pair(fit: Fit) -> dict[str, float]:
-    return {"c0": _rounded(fit.value("c0")), "c1": _rounded(fit.value("c1"))}
 
 
 def between_errors(
@@ -279,45 +217,7 @@ def held_out_kernels(
         if point.held:
             ns = costs.alone(point.work, grids[point.work.kind], point.sms).ns
             errors.setdefault(point.work.kind, []).append(abs(ns / point.ns - 1.0))
-    return _summed(errors)
-
-
-def held_out_pairs(
-    slowed: Iterable[Slowed],
-    families: Mapping[str, Mapping[str, float]],
-    kinds: Mapping[str, Mapping[str, float]],
-    cap: float,
-) -> tuple[HeldOut, ...]:
-    """Errors of the slowdowns beside real kernels that were held out, by victim."""
-    errors: dict[str, list[float]] = {}
-    groups = _by_name(slowed, lambda s: (s.family,))
-    for entry in (entry for _, group in groups for entry in beside_real_kernels(group)):
-        pair = families[entry.family] if entry.family else kinds[entry.kinds[0]]
-        if entry.held:
-            rho = min(cap, entry.beside.rho)
-            law = 1 + pair["c0"] * entry.beside.busy + pair["c1"] * rho / (1 - rho)
-            victim = entry.family or entry.kinds[0]
-            errors.setdefault(victim, []).append(abs(law / entry.beside.slowdown - 1))
-    return _summed(errors)
-
-
-def _summed(errors: Mapping[str, list[float]]) -> tuple[HeldOut, ...]:
-    return tuple(
-        HeldOut(name, len(values), median(values), max(values))
-        for name, values in sorted(errors.items())
-    )
-
-
-def _intervals(fit: Fit) -> str:
-    parts = []
-    for name, estimate in fit.estimates.items():
-        width = "unbound" if math.isinf(estimate.half_width) else f"±{estimate.half_width:.2g}"
-        parts.append(f"{name} {estimate.value:.3g} {width}")
-    return ", ".join(parts)
-
-
-def _rounded(value: float, digits: int = 4) -> float:
-    return float(f"{value:.{digits}g}")
+    return summed_up(errors)
 
 
 def _yaml(content: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ import typer
 from moe_overlap.errors import MachineLacks, Refused, RunFailed
 
 if TYPE_CHECKING:
+    from executor.job import GpuSet
     from models.calibrated_profile import Calibrated
 
 ProfileOption = Annotated[
@@ -47,6 +48,9 @@ CompileOption = Annotated[
 DecodeOption = Annotated[
     str, typer.Option("--decode", help="Scenario whose decode layers are measured.")
 ]
+KernelsOption = Annotated[
+    str, typer.Option("--kernels", help="Kernel set to measure: production or triton.")
+]
 
 
 def calibrate(
@@ -60,6 +64,7 @@ def calibrate(
     prefill: PrefillOption = "deepseek-v3-h200-ep2-prefill",
     decode: DecodeOption = "deepseek-v3-h200-ep2-decode",
     compile_ahead: CompileOption = True,
+    kernels: KernelsOption = "production",
 ) -> None:
     """Measure this machine's GPUs and write their hardware profile."""
     from moe_overlap.output import stdout, writable
@@ -71,7 +76,8 @@ def calibrate(
     failed: tuple[str, ...] = ()
     if minutes:
         scenarios = {"prefill": prefill, "decode": decode}
-        failed = _measured(store, gpus, Asked(scenarios, minutes, quick, seed, compile_ahead))
+        asked = Asked(scenarios, minutes, quick, seed, compile_ahead, _on_gpu(kernels))
+        failed = _measured(store, gpus, asked)
     made = _fitted(store, target, base, seed)
     write_beside(writable(target.with_name(made.points_file)), made.points)
     write_beside(target, made.profile)
@@ -98,6 +104,17 @@ class Asked(NamedTuple):
     quick: bool
     seed: int
     compile_ahead: bool
+    kernels: GpuSet
+
+
+def _on_gpu(kernels: str) -> GpuSet:
+    from executor.job import ON_GPU
+    from models.errors import InputError
+
+    for name in ON_GPU:
+        if name == kernels:
+            return name
+    raise InputError("--kernels", "kernels", kernels, ", ".join(ON_GPU))
 
 
 def _measured(store: Path, gpus: int, asked: Asked) -> tuple[str, ...]:
