@@ -39,16 +39,13 @@ def compiled(condition: Condition) -> Test:
 
 
 def _every(tests: Sequence[Test]) -> Test:
-    if len(tests) == 1:
-        return tests[0]
-
-    def every(facts: Facts) -> bool:
-        for test in tests:  # `all` would make a generator each time
-            if not test(facts):
-                return False
-        return True
-
-    return every
+    if not tests:
+        return lambda facts: True
+    first, *rest = tests
+    if not rest:
+        return first
+    others = _every(rest)
+    return lambda facts: first(facts) and others(facts)
 
 
 def _entry(key: str, wanted: Any) -> Test:
