@@ -22,19 +22,22 @@ from models.calibrated_interference import (
 from models.calibration_records import RESOURCES, Records
 from models.costs import peaks_of
 from models.errors import InputError
-from models.fit import Timed, fit_form
+from models.fit import Timed, fit_form, fit_tail
 from models.kernel_launches import launches_of
-from models.machine import Costs
+from models.machine import Costs, Footprint, SmResources
 from models.measured import MeasuredPoint, write_points
 from models.point_costs import PointCosts
 from models.profile import library_machines, load_machine, load_profile
 from models.profile_schema import GapsSection, ProfileFile
-from models.work import EXCHANGE_KINDS, Grid
+from models.tiling import tile_ratios
+from models.work import EXCHANGE_KINDS, Grid, GridKind
 
 # Fewer points than this do not bind the coefficients of a form.
 LEAST_POINTS = 4
 # Stated errors hold for this share of cases: what a band is to hold at least.
 COVERED = 0.8
+# Between the share of the SMs that were held (a dynamic kernel) and all of them (a static one).
+HALF_WAY = 0.5
 # Forms that stand for many kinds of kernel at once: each measured kind gets its own.
 SHARED_FORMS = ("elementwise", "scatter")
 
@@ -63,6 +66,8 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
     _add_footprints(content, records, profile)
     for kind, launch in launches_of(str(records.machine.get("kernels", ""))).items():
         content.setdefault("kernels", {}).setdefault(kind, {}).update(launch)
+    _add_kinds(content, records.holds, profile)
+    _add_tails(content, records.points, source)
     _add_forms(content, records.points, profile, source)
     content["interference"] = interference_section(records, source)
     below = load_machine(base).costs
@@ -151,6 +156,43 @@ def _add_footprints(content: dict[str, Any], records: Records, profile: ProfileF
             taken["ctas"] = "experts_or_tokens"
         if all(footprint[name] <= offered[name] for name in RESOURCES):
             content.setdefault("kernels", {}).setdefault(kind, {}).update(taken)
+
+
+def _add_kinds(
+    content: dict[str, Any], holds: Iterable[Mapping[str, Any]], profile: ProfileFile
+) -> None:
+    """How kernels share out their work, where it is not as the profile below has it."""
+    for hold in holds:
+        grid = grid_kind(hold, profile)
+        for kind in hold["kinds"]:
+            if profile.kernels[kind].grid != grid:
+                content.setdefault("kernels", {}).setdefault(kind, {})["grid"] = grid
+
+
+def grid_kind(hold: Mapping[str, Any], profile: ProfileFile) -> GridKind:
+    """*wave* where more CTAs are launched than the SMs hold at once. Else by how much later the kernel
+    ended for each ns that some SMs were held: a *dynamic* kernel by the share of those SMs, a *static*
+    one by all of it, since CTAs that come late have a list of their own."""
+    sm = profile.sm
+    room = SmResources(sm.threads, sm.registers, sm.smem_bytes, sm.cta_slots)
+    cta = Footprint(1, *(hold[name] for name in RESOURCES))
+    if hold["ctas"] > room.ctas(cta) * profile.gpu.sms:
+        return "wave"
+    late = median((ns - hold["alone_ns"]) / held_ns for held_ns, ns in hold["holds"])
+    return "static" if late > HALF_WAY else "dynamic"
+
+
+def _add_tails(content: dict[str, Any], points: Iterable[MeasuredPoint], source: str) -> None:
+    """The tail law of every kind of kernel that was measured on fewer SMs."""
+    ratios = tile_ratios(point for point in points if not point.held)
+    tails = {}
+    for kind, values in sorted(ratios.items()):
+        if len(values) >= LEAST_POINTS:
+            fit = fit_tail(values)
+            tails[kind] = rounded(fit.value("tail"))
+            source += f"; {kind} {intervals(fit)}, error {fit.error:.3f}"
+    if tails:
+        content["static"] = {"kinds": tails, "source": source}
 
 
 def _add_forms(

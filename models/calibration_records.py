@@ -12,6 +12,7 @@ from typing import Any
 
 from models.errors import InputError
 from models.fit import Beside
+from models.kernel_names import NO_TILE, tile_of
 from models.measured import MeasuredPoint, is_held, point_key
 from models.work import Work
 
@@ -21,7 +22,8 @@ RESOURCES = ("threads", "registers", "smem_bytes")
 @dataclass(frozen=True, slots=True)
 class Slowed:
     """A kernel beside others: the `victim` and `aggressor` by name, the victim's `kinds` of work or
-    its exchange `family`, and the figures that the law of interference takes."""
+    its exchange `family`, and the figures that the law of interference takes. Of an exchange also its
+    direction (`dispatch` or `combine`) and SMs."""
 
     victim: str
     aggressor: str
@@ -29,6 +31,8 @@ class Slowed:
     family: str
     beside: Beside
     held: bool
+    exchange: str = ""
+    sms: int = 0
 
 
 @dataclass
@@ -141,6 +145,8 @@ def work_of(record: Mapping[str, Any]) -> Work:
 
 def _point(record: Mapping[str, Any], seed: int) -> MeasuredPoint:
     work, sms = work_of(record["work"]), record["sms"]
+    launches = record.get("launches", ())
+    longest = max(launches, key=lambda launch: launch["ns"], default=None)
     return MeasuredPoint(
         work,
         sms,
@@ -149,6 +155,9 @@ def _point(record: Mapping[str, Any], seed: int) -> MeasuredPoint:
         int(record.get("mhz", 0)),
         int(record.get("watts", 0)),
         is_held(point_key(work, sms), seed),
+        len(launches),
+        longest["ctas"] if longest else 0,
+        tile_of(work, longest["kernel"]) if longest else NO_TILE,
     )
 
 
@@ -165,6 +174,9 @@ def _merged(same: list[MeasuredPoint]) -> MeasuredPoint:
         round(median(p.mhz for p in same)),
         round(median(p.watts for p in same)),
         first.held,
+        first.launches,
+        first.ctas,
+        first.tile,
     )
 
 
@@ -181,6 +193,14 @@ def _slowed(record: Mapping[str, Any], seed: int, achievable: float, source: str
             record["family"],
             beside,
             is_held(key, seed),
+            *_exchange_of(record),
         )
     except (KeyError, TypeError) as error:
         raise InputError(source, "beside", record, f"a record with {error}") from error
+
+
+def _exchange_of(record: Mapping[str, Any]) -> tuple[str, int]:
+    """Direction and SMs of a victim that is an exchange."""
+    if not record["family"] or "exchange" not in record:
+        return "", 0
+    return record["exchange"].removesuffix("_ll"), int(record["exchange_sms"])

@@ -89,6 +89,18 @@ def fit_form(points: Sequence[Timed], peaks: Peaks, grid: GridKind) -> Fit:
     )
 
 
+def fit_tail(points: Sequence[tuple[float, float]]) -> Fit:
+    """`tail` of the tail law from (share of the SMs, time of a tile over that on all of them)."""
+
+    def residuals(v: Vector) -> Vector:
+        return np.array(
+            [(v[0] + (1.0 - v[0]) * share**4) ** 0.25 / ratio - 1.0 for share, ratio in points],
+            dtype=np.float64,
+        )
+
+    return _least_squares(residuals, ("tail",), start=(0.7,), low=(0.01,), high=(1.0,))
+
+
 def fit_slowdown(points: Sequence[Beside], rho_cap: float) -> Fit:
     """`c0` and `c1`, not negative, of `1 + c0 * busy + c1 * rho / (1 - rho)`, by least squares of the
     relative error of the slowdown."""

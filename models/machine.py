@@ -192,7 +192,8 @@ class Machine:
     """Everything that `simulate` needs to know besides the program.
 
     `static_tail` is the coefficient `a` of the tail law: a static persistent kernel of which only n of
-    N CTAs still run takes `(a + (1 - a) (n / N)^4)^(1/4)` of its full time; 1 is no speed-up. `gpu` is
+    N CTAs still run takes `(a + (1 - a) (n / N)^4)^(1/4)` of its full time; 1 is no speed-up.
+    `static_tails` replace it for a kind of work. `gpu` is
     the name of the GPU, "" where it has none. `front_ends` says which front end each stream of a
     program's list has, over and over; it counts where `Gaps.turn` is known.
     """
@@ -209,11 +210,16 @@ class Machine:
     compute_capability: tuple[int, int] = (9, 0)
     profile_sha256: str = ""
     static_tail: float = 1.0
+    static_tails: tuple[tuple[str, float], ...] = ()
     grids: tuple[tuple[str, Grid], ...] = ()
     reserve_gib: float = 0.0
     gpu: str = ""
     shared_clock: bool = False
     front_ends: tuple[int, ...] = (0, 1)
+
+    def tail(self, kind: str) -> float:
+        """The coefficient of the tail law of a static kernel of this kind of work."""
+        return dict(self.static_tails).get(kind, self.static_tail)
 
     def errs_with(self, work: Work) -> str:
         """What the error of a kernel's cost is common to: its kind, or the clock."""

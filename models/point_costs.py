@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from models.machine import Cost, CostLabel, Costs, Footprint
 from models.measured import BY_BYTES, MeasuredPoint
 from models.tables import Where
+from models.tiling import Tilings, tile_count
 from models.work import Grid, Work
 
 Coordinates = tuple[float, ...]
@@ -96,6 +97,8 @@ class PointCosts:
         self._grids = grids
         self._errors = errors
         self._spreads: dict[str, list[float]] = {}
+        self._tilings = Tilings()
+        self._most_sms = 0
         self._ratios: dict[tuple[tuple[object, ...], Coordinates], list[float]] = {}
         self._series: dict[tuple[object, ...], dict[Coordinates, float]] = {}
         for point in points:
@@ -111,8 +114,14 @@ class PointCosts:
         return cost
 
     def footprint(self, work: Work, grid: Grid) -> Footprint:
-        """CTAs and resources of the launch."""
-        return self._base.footprint(work, grid)
+        """CTAs and resources of the launch; the tiles of a persistent one where a point near it has any,
+        and no CTA without a tile."""
+        below = self._base.footprint(work, grid)
+        if grid.kind == "wave" or work.kind not in self._spreads:
+            return below
+        series, budget = series_of(work), grid.enforced_budget or self._most_sms
+        count = tile_count(work, self._tilings.tile(series.family, series.at, budget))
+        return replace(below, ctas=min(budget, count), tiles=count) if count else below
 
     def left_out(self, point: MeasuredPoint) -> float | None:
         """Relative error of a point of this table when it is read from the others; None where it lies
@@ -155,6 +164,8 @@ class PointCosts:
         ratios.append(math.log(point.ns / expected))
         self._series.setdefault(series.family, {})[at] = sum(ratios) / len(ratios)
         self._spreads.setdefault(work.kind, []).append(point.spread / 2)
+        self._tilings.add(series.family, series.at, point)
+        self._most_sms = max(self._most_sms, point.sms)
 
     def _held(self, work: Work, grid: Grid, sms: int) -> int:
         """SMs that make a difference: a launch of few CTAs is no faster on more SMs."""

@@ -247,6 +247,7 @@ def _machine(
         gpu=gpu.name,
         shared_clock=profile.points is not None,
         static_tail=profile.static.tail,
+        static_tails=tuple(sorted(profile.static.kinds.items())),
     )
 
 

@@ -78,9 +78,11 @@ class MemorySection(Section):
 
 class StaticSection(Section):
     """Coefficient `a` of the tail law of static persistent kernels: of n CTAs on all SMs each runs in
-    `(a + (1 - a) (n / SMs)^4)^(1/4)` of the time that it takes among SMs of them."""
+    `(a + (1 - a) (n / SMs)^4)^(1/4)` of the time that it takes among SMs of them. `kinds` replace it for
+    single kinds of work."""
 
     tail: Fraction
+    kinds: dict[str, Fraction] = {}
 
 
 class HostSection(Section):

@@ -25,7 +25,7 @@ class Lists(Waves):
         tiles = self.footprint.tiles or self.pieces
         self._tiles = -(-tiles // self.pieces)
         self._longer = tiles - (self._tiles - 1) * self.pieces
-        self._tail = device.machine.static_tail
+        self._tail = device.machine.tail(op.work.kind)
 
     def place(self, ctas: int, now: int) -> None:
         super().place(ctas, now)

@@ -39,7 +39,7 @@ class Fastest:
         pieces = footprint.tiles or footprint.ctas
         cta_ns = min(ns / -(-pieces // (sms * per_sm)) for sms, ns in self._curve(work, grid))
         if grid.kind == "static":
-            cta_ns *= min(1.0, machine.static_tail) ** 0.25
+            cta_ns *= min(1.0, machine.tail(work.kind)) ** 0.25
         taken = (footprint.threads, footprint.registers, footprint.smem_bytes, 1)
         offered = (
             machine.sm.threads,

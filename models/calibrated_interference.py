@@ -1,0 +1,158 @@
+"""Coefficients of interference from slowdowns that a calibration measured, and how far off they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from models.calibration_records import Records, Slowed
+from models.fit import Beside, Fit, fit_slowdown
+from models.machine import Interference
+
+RHO_CAPS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Relative errors of what was held out, by kind of work or by victim of interference."""
+
+    name: str
+    count: int
+    median: float
+    worst: float
+
+
+def summed_up(errors: Mapping[str, list[float]]) -> tuple[HeldOut, ...]:
+    """A row for each name, in order."""
+    return tuple(
+        HeldOut(name, len(values), median(values), max(values))
+        for name, values in sorted(errors.items())
+    )
+
+
+def interference_section(records: Records, source: str) -> dict[str, Any]:
+    """Coefficients of every family, direction and kind that was measured beside others, and the HBM
+    share from which more does not slow communication further."""
+    section: dict[str, Any] = {"families": {}, "kinds": {}, "exchanges": {}}
+    notes = []
+    if records.hbm_gbps:
+        section["achievable_hbm_gbps"] = rounded(records.hbm_gbps)
+    slowed = [group for _, group in _by_name(records.slowed, lambda s: (s.family,)) if group]
+    real = [entry for group in slowed for entry in beside_real_kernels(group)]
+    compute = [entry for entry in real if not entry.family]
+    communication = [entry for entry in real if entry.family]
+    cap = best_rho_cap(communication or compute)
+    section["rho_cap"] = cap
+    for family, group in _by_name(communication, lambda s: (s.family,)):
+        fit = fit_slowdown(_kept(group), cap)
+        section["families"][family] = _pair(fit)
+        notes.append(f"{family} {intervals(fit)}, error {fit.error:.3f}")
+        for name, part in _by_name(group, lambda s: (s.exchange,) if s.exchange else ()):
+            fits = {sms: fit_slowdown(_kept(at), cap) for sms, at in _by_sms(part)}
+            pairs = [{"sms": sms, **_pair(fit)} for sms, fit in fits.items()]
+            section["exchanges"].setdefault(family, {})[name] = pairs
+            worst = max(fit.error for fit in fits.values())
+            notes.append(f"{family} {name} by SMs, error up to {worst:.3f}")
+    if compute:
+        section["compute"] = _pair(fit_slowdown(_kept(compute), cap))
+    for kind, group in _by_name(compute, lambda s: s.kinds):
+        fit = fit_slowdown(_kept(group), cap)
+        section["kinds"][kind] = _pair(fit)
+        notes.append(f"{kind} {intervals(fit)}")
+    section["source"] = "; ".join((source, *notes))
+    return section
+
+
+def rules_of(section: Mapping[str, Any]) -> Interference:
+    """The section's coefficients as the engine reads them."""
+    compute = section.get("compute", {"c0": 0.0, "c1": 0.0})
+    return Interference(
+        section.get("achievable_hbm_gbps", 1.0),
+        tuple((name, p["c0"], p["c1"]) for name, p in section["families"].items()),
+        (compute["c0"], compute["c1"]),
+        section["rho_cap"],
+        tuple((name, p["c0"], p["c1"]) for name, p in section["kinds"].items()),
+        tuple(
+            (family, name, p["sms"], p["c0"], p["c1"])
+            for family, directions in section["exchanges"].items()
+            for name, pairs in directions.items()
+            for p in pairs
+        ),
+    )
+
+
+def beside_real_kernels(group: Iterable[Slowed]) -> list[Slowed]:
+    """What was measured beside kernels of layers, if anything was; else what there is. A streaming
+    kernel draws HBM bandwidth alone, a GEMM also much of the L2's: at the same rate it slows more."""
+    group = tuple(group)
+    return [s for s in group if not s.aggressor.startswith("stream")] or list(group)
+
+
+def best_rho_cap(slowed: Iterable[Slowed]) -> float:
+    """Of `RHO_CAPS` the one whose fits, one for each family, direction and number of SMs, leave the
+    least error."""
+    named = _by_name(slowed, lambda s: ((s.family, s.exchange, s.sms),))
+    groups = [_kept(group) for _, group in named]
+    if not groups:
+        return max(RHO_CAPS)
+
+    def error(cap: float) -> float:
+        return sum(fit_slowdown(group, cap).error * len(group) for group in groups)
+
+    return min(RHO_CAPS, key=error)
+
+
+def held_out_pairs(slowed: Iterable[Slowed], rules: Interference) -> tuple[HeldOut, ...]:
+    """Errors of the slowdowns beside real kernels that were held out, by victim."""
+    errors: dict[str, list[float]] = {}
+    groups = _by_name(slowed, lambda s: (s.family,))
+    for entry in (entry for _, group in groups for entry in beside_real_kernels(group)):
+        if not entry.held:
+            continue
+        if entry.family:
+            c0, c1 = rules.coefficients(entry.family, entry.exchange, entry.sms)
+        else:
+            c0, c1 = rules.compute_coefficients(entry.kinds[0])
+        rho = min(rules.rho_cap, entry.beside.rho)
+        law = 1 + c0 * entry.beside.busy + c1 * rho / (1 - rho)
+        victim = f"{entry.family} {entry.exchange}".strip() if entry.family else entry.kinds[0]
+        errors.setdefault(victim, []).append(abs(law / entry.beside.slowdown - 1))
+    return summed_up(errors)
+
+
+def intervals(fit: Fit) -> str:
+    """Coefficients with their 95 % half widths, as text."""
+    parts = []
+    for name, estimate in fit.estimates.items():
+        width = "unbound" if math.isinf(estimate.half_width) else f"±{estimate.half_width:.2g}"
+        parts.append(f"{name} {estimate.value:.3g} {width}")
+    return ", ".join(parts)
+
+
+def rounded(value: float, digits: int = 4) -> float:
+    """To so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def _kept(group: Iterable[Slowed]) -> list[Beside]:
+    group = tuple(group)
+    return [s.beside for s in group if not s.held] or [s.beside for s in group]
+
+
+def _by_sms(group: Iterable[Slowed]) -> list[tuple[int, list[Slowed]]]:
+    return _by_name(group, lambda s: (s.sms,))
+
+
+def _by_name(slowed: Iterable[Slowed], names: Callable[[Slowed], Any]) -> list[tuple[Any, Any]]:
+    groups: dict[Any, list[Slowed]] = {}
+    for entry in slowed:
+        for name in names(entry):
+            groups.setdefault(name, []).append(entry)
+    return sorted(groups.items())
+
+
+def _pair(fit: Fit) -> dict[str, float]:
+    return {"c0": rounded(fit.value("c0")), "c1": rounded(fit.value("c1"))}

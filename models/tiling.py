@@ -1,0 +1,80 @@
+"""Tiles of a kernel's result: how many there are, and which size its library takes, from measured points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import ceil, dist, log
+
+from models.kernel_names import NO_TILE, Tile
+from models.measured import MeasuredPoint
+from models.work import Work
+
+Place = tuple[float, ...]
+
+
+def tile_count(work: Work, tile: Tile) -> int:
+    """Tiles of `tile` rows and columns of a GEMM's result, each expert's rows apart, or of `tile` rows
+    of queries of an attention head; 0 where the tile is not known or the work has none."""
+    sizes: Mapping[str, int] = dict(work.dims)
+    rows, columns = tile
+    if tile == NO_TILE:
+        return 0
+    if work.kind.startswith("attention"):
+        sequences = max(1, sizes["sequences"])
+        return sizes["heads"] * sequences * ceil(sizes["tokens"] / sequences / rows)
+    if "n" not in sizes:
+        return 0
+    across = ceil(sizes["n"] / columns) * sizes.get("heads", 1)
+    if "active" in sizes and "padded" not in sizes:
+        active = max(1, sizes["active"])
+        return across * active * ceil(sizes["rows"] / active / rows)
+    return across * ceil(sizes.get("padded", sizes.get("m", 0)) / rows)
+
+
+class Tilings:
+    """The tiles that a library takes for a series of sizes: those of the nearest measured point, SMs and
+    sizes in logs."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], dict[Place, Tile]] = {}
+
+    def add(self, family: tuple[object, ...], at: Place, point: MeasuredPoint) -> None:
+        """Note a point's tile, if it has one."""
+        if point.tile != NO_TILE:
+            self._known.setdefault(family, {})[(*at, log(point.sms))] = point.tile
+
+    def tile(self, family: tuple[object, ...], at: Place, sms: int) -> Tile:
+        """Of the nearest point; (0, 0) without one."""
+        known = self._known.get(family)
+        if not known:
+            return NO_TILE
+        where = (*at, log(sms))
+        return known[min(known, key=lambda place: (dist(place, where), place))]
+
+
+def tile_ratios(points: Iterable[MeasuredPoint]) -> dict[str, list[tuple[float, float]]]:
+    """By kind of work: (share of the SMs, time of a tile over that on all of them) of the points of the
+    same work on fewer SMs; tiles of other sizes are compared by their area."""
+    by_work: dict[Work, list[MeasuredPoint]] = {}
+    for point in points:
+        if point.tile != NO_TILE:
+            by_work.setdefault(point.work, []).append(point)
+    ratios: dict[str, list[tuple[float, float]]] = {}
+    for work, same in by_work.items():
+        whole = max(same, key=lambda point: point.sms)
+        for point in same:
+            if point.sms < whole.sms:
+                ratio = area_ns(point) / area_ns(whole)
+                ratios.setdefault(work.kind, []).append((point.sms / whole.sms, ratio))
+    return ratios
+
+
+def rounds(work: Work, tile: Tile, sms: int) -> int:
+    """Tiles that the busiest of so many SMs computes, one at a time."""
+    return -(-tile_count(work, tile) // sms)
+
+
+def area_ns(point: MeasuredPoint) -> float:
+    """Time of a point for each element of a tile in each round."""
+    rows, columns = point.tile
+    return point.ns / (rounds(point.work, point.tile, point.sms) * rows * columns)
