@@ -16,7 +16,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from itertools import chain
@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.production_plan import RANKS, Point, check_points, points, programs_of
-from benchmarks.production_warm import gemm_shapes, warm
+from executor.calibrate.compile import Job, compile_all, jobs_of
 from models.work import EXCHANGE_KINDS
 from schedules.program import Program
 
@@ -255,13 +255,11 @@ def run(arguments: argparse.Namespace) -> None:
     bench.document |= {"facts": dict(device_facts()), "arguments": vars(arguments)}
     bench.document["facts"]["deep_gemm"] = bench.session.gemm.version
     everything = [*bench.points, *bench.checks.values()]
-    programs = [program for made in everything for program in made.programs.values()]
-    a2a = bench.points[0].deployment.a2a
-    masked_rows = a2a.max_dispatch_tokens_per_rank * RANKS
-    shapes = gemm_shapes(programs, 132, masked_rows)
     if bench.rank == 0 and arguments.warm:
-        bench.say(f"compiling {len(shapes)} GEMMs")
-        warm(shapes, masked_rows, RANKS)
+        jobs = gemms(everything)
+        bench.say(f"compiling {len(jobs)} GEMMs")
+        for problem in compile_all(jobs, RANKS):
+            bench.say(problem)
     gathered(None)
     bench.say("compiled")
     bench.check("even")
@@ -280,16 +278,24 @@ def run(arguments: argparse.Namespace) -> None:
     os._exit(0)
 
 
+def gemms(made: Iterable[Point]) -> tuple[Job, ...]:
+    """Every GEMM of all points once."""
+    jobs: dict[Job, None] = {}
+    for one in made:
+        rows = RANKS * one.deployment.a2a.max_dispatch_tokens_per_rank
+        jobs |= dict.fromkeys(jobs_of(one.programs.values(), one.batch, one.routing, rows))
+    return tuple(jobs)
+
+
 def dry_run(arguments: argparse.Namespace) -> None:
     """Build everything and print the plan."""
     made = list(points(arguments))
     programs = [program for one in made for program in one.programs.values()]
-    shapes = gemm_shapes(programs, 132, 256)
     for one in made:
         counts = {label: len(program.classes[0].ops) for label, program in one.programs.items()}
         print(f"{one.tokens} tokens, {one.comm_sms} SMs: ops {counts}")
     runs = len(programs) * (arguments.repeats + 3)
-    print(f"{len(programs)} programs, {runs} runs, {len(shapes)} GEMMs to compile")
+    print(f"{len(programs)} programs, {runs} runs, {len(gemms(made))} GEMMs to compile")
 
 
 def main() -> None:

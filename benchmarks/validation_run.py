@@ -1,4 +1,4 @@
-"""Measures the whole-program cases on this machine's GPUs with production kernels.
+"""Measures the whole-program cases on this machine's GPUs, with production kernels or ours.
 
     torchrun --nproc-per-node 2 -m benchmarks.validation_run --out measured.jsonl
     torchrun --nproc-per-node 1 -m benchmarks.validation_run --out measured.jsonl
@@ -24,10 +24,10 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.hidden import hidden
-from benchmarks.production_warm import gemm_shapes, warm
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 
 if TYPE_CHECKING:
+    from executor.job import GpuSet
     from schedules.program import Program
 
 MOST_SMS = 32
@@ -47,7 +47,7 @@ def done(path: Path, what: str) -> set[str]:
 class Bench:
     """One rank's part."""
 
-    def __init__(self, watchdog: Any) -> None:
+    def __init__(self, watchdog: Any, kernels: GpuSet, most_tokens: int) -> None:
         import torch
         import torch.distributed as dist
 
@@ -62,7 +62,9 @@ class Bench:
         self.watchdog = watchdog
         self.clock = SmClock()
         world = dist.group.WORLD
-        self.sessions = Sessions(self.rank, self.ranks, world, MOST_SMS, 0, watchdog.beat)
+        self.sessions = Sessions(
+            self.rank, self.ranks, world, MOST_SMS, 0, watchdog.beat, kernels, most_tokens
+        )
 
     def measure(self, group: Group, repeats: int) -> dict[str, Any]:
         """Makespans of the slowest rank [schedule][repeat] in ns, clocks, and spans of one run each."""
@@ -163,21 +165,18 @@ def run(arguments: argparse.Namespace) -> None:
     watchdog = Watchdog(int(os.environ["RANK"]), LIMIT_S)
     watchdog.pause("compiling")
     began = time.monotonic()
-    bench = Bench(watchdog)
     every = [group for file in arguments.cases for group in groups(file)]
-    mine = [
-        group for group in every if group.ranks == bench.ranks and arguments.match in group.name
-    ]
+    ranks = int(os.environ["WORLD_SIZE"])
+    mine = [group for group in every if group.ranks == ranks and arguments.match in group.name]
+    most_tokens = max(max(group.batch.tokens) for group in mine)
+    bench = Bench(watchdog, arguments.kernels, most_tokens)
     measured, traced = (done(arguments.out, what) for what in ("makespans_ns", "hidden"))
     wanted = [group for group in mine if group.name not in measured]
     untraced = [group for group in mine if group.overlapped and group.name not in traced]
     facts = dict(device_facts()) | {"libraries": library_versions()}
-    if bench.rank == 0 and wanted:
-        programs = [group.program(name) for group in wanted for name in group.schedules]
-        rows = bench.ranks * wanted[0].deployment.a2a.max_dispatch_tokens_per_rank
-        shapes = gemm_shapes(programs, 132, rows)
-        print(f"compiling {len(shapes)} GEMMs", flush=True)
-        warm(shapes, rows, bench.ranks)
+    facts["kernels"] = arguments.kernels
+    if bench.rank == 0 and wanted and arguments.kernels == "production":
+        compile_ahead(wanted, bench.ranks)
     barrier()
     for group in wanted:
         if not timely(began, arguments.minutes):
@@ -195,6 +194,20 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"[{time.monotonic() - began:6.1f} s] {told_hidden(entry)}", flush=True)
     watchdog.stop()
     os._exit(0)
+
+
+def compile_ahead(wanted: Sequence[Group], ranks: int) -> None:
+    """Every GEMM of the groups, in many processes."""
+    from executor.calibrate.compile import Job, compile_all, jobs_of
+
+    jobs: dict[Job, None] = {}
+    for group in wanted:
+        programs = [group.program(name) for name in group.schedules]
+        rows = ranks * group.deployment.a2a.max_dispatch_tokens_per_rank
+        jobs |= dict.fromkeys(jobs_of(programs, group.batch, group.routing, rows))
+    print(f"compiling {len(jobs)} GEMMs", flush=True)
+    for problem in compile_all(tuple(jobs), ranks):
+        print(problem, flush=True)
 
 
 def timely(began: float, minutes: float) -> bool:
@@ -234,6 +247,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("measured.jsonl"))
     parser.add_argument("--cases", type=Path, nargs="+", default=[UNSEEN, CASES])
+    parser.add_argument("--kernels", choices=("production", "triton"), default="production")
     parser.add_argument("--match", default="", help="only groups whose name holds this")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--minutes", type=float, default=4.0)

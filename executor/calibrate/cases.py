@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from executor.calibrate.compile import Job
+from executor.calibrate.compile import GEMM_KINDS, Job, jobs_of
 from executor.calibrate.plan import (
     DENSE_ROWS,
     GROUPED_ROWS,
@@ -23,7 +23,6 @@ from schedules.builders import build
 from schedules.program import Launch, Op, Program, Step
 
 LAYERS = 4
-GEMM_KINDS = ("gemm", "grouped_gemm_masked", "grouped_gemm_contiguous")
 DEFAULT_SCENARIOS: Mapping[str, str] = {
     "prefill": "deepseek-v3-h200-ep2-prefill",
     "decode": "deepseek-v3-h200-ep2-decode",
@@ -108,14 +107,10 @@ def gemms_of(tasks: Iterable[Task], scenarios: Mapping[str, str], ranks: int) ->
     return list(seen)
 
 
-def _layer_jobs(task: Task, scenarios: Mapping[str, str], ranks: int) -> Iterator[Job]:
+def _layer_jobs(task: Task, scenarios: Mapping[str, str], ranks: int) -> Iterable[Job]:
     case = case_of(task, scenarios, ranks)
     allocated = ranks * case.deployment.a2a.max_dispatch_tokens_per_rank
-    physical = case.routing.num_physical
-    expected = (case.batch.tokens[0] * ranks * case.routing.top_k + physical) // physical
-    for op in case.program.launches(0):
-        if op.work.kind in GEMM_KINDS:
-            yield op.work, task.number("cap"), allocated, expected
+    return jobs_of([case.program], case.batch, case.routing, allocated)
 
 
 def _pair_jobs(task: Task, scenarios: Mapping[str, str], ranks: int) -> Iterator[Job]:

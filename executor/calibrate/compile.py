@@ -16,13 +16,39 @@ from pathlib import Path
 from typing import Any
 
 from models.calibration_records import work_of, work_record
+from models.deployment import Batch
+from models.routing import Routing
 from models.work import Work
+from schedules.program import Program
+from schedules.split import split_batch
 
 # A GEMM, its cap in SMs (0: none), rows that a low-latency buffer holds for each expert, and the rows
 # that DeepGEMM is told to expect there.
 Job = tuple[Work, int, int, int]
+GEMM_KINDS = ("gemm", "grouped_gemm_masked", "grouped_gemm_contiguous")
 MOST_WORKERS = 30
 LIMIT_S = 240
+
+
+def jobs_of(
+    programs: Iterable[Program], batch: Batch, routing: Routing, allocated: int
+) -> tuple[Job, ...]:
+    """Every FP8 GEMM of a batch's programs once. `allocated` rows of an expert are in the low-latency
+    buffers; masked GEMMs are told to expect what a child's tokens bring on average."""
+    cut = split_batch(batch)[2]
+    ranks, slots = routing.ep_size, routing.num_physical
+    found: dict[Job, None] = {}
+    for program in programs:
+        for cls in program.classes:
+            rank = cls.ranks[0]
+            at, tokens = cut[rank].token_index, batch.tokens[rank]
+            by_child = {"": tokens, "a": at, "b": tokens - at}
+            for op in cls.ops:
+                if op.work.kind in GEMM_KINDS and op.work.total_flops:
+                    expected = (by_child[op.child] * ranks * routing.top_k + slots) // slots
+                    cap = op.grid.enforced_budget or 0
+                    found[op.work, cap, allocated, expected] = None
+    return tuple(found)
 
 
 def parts_of(jobs: Iterable[Job], count: int) -> list[list[Job]]:

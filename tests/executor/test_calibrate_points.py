@@ -192,7 +192,8 @@ def test_what_is_compiled_ahead_is_what_the_programs_launch() -> None:
     launched = {
         (op.work, cap)
         for asked, cap in ((PREFILL, 116), (DECODE, 0))
-        for op in case_of(asked, DEFAULT_SCENARIOS, 2).program.launches(0)
+        for rank in (0, 1)
+        for op in case_of(asked, DEFAULT_SCENARIOS, 2).program.launches(rank)
         if op.work.kind in ("gemm", "grouped_gemm_masked", "grouped_gemm_contiguous")
     }
     assert {(size, cap) for size, cap, _, _ in jobs} == launched
