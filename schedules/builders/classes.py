@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.counts import BLOCK_M
 from models.deployment import Batch
 from models.routing import Counts, Routing
 from schedules.builders.request import Fold
@@ -70,13 +71,21 @@ def _busiest(ranks: Iterable[int], load: Counts) -> int:
 
 
 def _loads(routing: Routing) -> tuple[Counts, ...]:
-    """What a rank can be the busiest in, int64[W] each: copies and tokens received and sent, by the
-    whole batch and by either half of every rank's tokens."""
+    """What a rank can be the busiest in, int64[W] each: copies and tokens received and sent, tiles of
+    its experts' GEMMs and experts that have any, by the whole batch and by either half of every rank's
+    tokens."""
     stops = np.array(routing.tokens)
     halves = (np.zeros_like(stops), stops // 2), (stops // 2, stops)
     parts = [routing, *(routing.slice(list(a), list(b)) for a, b in halves)]
     counts = [c for part in parts for c in (part.rank_copies(), part.distinct_tokens())]
-    return tuple(c.sum(axis=axis) for c in counts for axis in (0, 1))
+    moved = tuple(c.sum(axis=axis) for c in counts for axis in (0, 1))
+    active = tuple((part.local_expert_tokens() > 0).sum(axis=1) for part in parts)
+    return (*moved, *(_tiles(part) for part in parts), *active)
+
+
+def _tiles(routing: Routing) -> Counts:
+    """Tiles of rows in the grouped GEMMs of every rank, int64[W]: an expert's weights are read for each."""
+    return np.asarray(-(-routing.local_expert_tokens() // BLOCK_M)).sum(axis=1)
 
 
 def _typical(ranks: Iterable[int], received: Counts) -> Ranks:

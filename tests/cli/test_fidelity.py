@@ -13,12 +13,8 @@ DECODE, PREFILL = "deepseek-v3-h100-ep72-decode", "deepseek-v3-h100-ep32-prefill
 SIXTEEN = "deepseek-v3-h200-ep16-prefill"
 SMALL = ["schedules=[baseline, tbo]", "model.num_layers=8"]
 STRAGGLER = "phase.decode.batch_per_rank=[" + ", ".join(["128"] * 14 + ["256", "64"]) + "]"
-EP16 = [
-    "parallel={ep: 16}",
-    "routing.redundant_experts=0",
-    "routing.eplb=false",
-    "routing.alpha=1.0",
-]
+PLAIN = ["parallel={ep: 16}", "routing.redundant_experts=0", "routing.eplb=false"]
+EP16 = [*PLAIN, "routing.alpha=1.0"]
 
 
 def _rows(name: str, sets: list[str], fidelity: Fidelity) -> list[Row]:
@@ -30,7 +26,7 @@ def _rows(name: str, sets: list[str], fidelity: Fidelity) -> list[Row]:
 
 WAITS = ["phase.prefill.tokens_per_rank=1024"]
 CASES = {
-    "uniform": (DECODE, [*EP16, "routing.distribution=uniform"]),
+    "uniform": (DECODE, [*PLAIN, "routing.distribution=uniform"]),
     "skewed": (DECODE, EP16),
     "stragglers": (DECODE, [*EP16, STRAGGLER]),
     "eager": (DECODE, [*EP16, "runtime.launch=eager", "phase.decode.batch_per_rank=32"]),
