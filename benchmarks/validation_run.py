@@ -168,7 +168,7 @@ def run(arguments: argparse.Namespace) -> None:
     every = [group for file in arguments.cases for group in groups(file)]
     ranks = int(os.environ["WORLD_SIZE"])
     mine = [group for group in every if group.ranks == ranks and arguments.match in group.name]
-    most_tokens = max(max(group.batch.tokens) for group in mine)
+    most_tokens = max((max(group.batch.tokens) for group in mine), default=0)
     bench = Bench(watchdog, arguments.kernels, most_tokens)
     measured, traced = (done(arguments.out, what) for what in ("makespans_ns", "hidden"))
     wanted = [group for group in mine if group.name not in measured]

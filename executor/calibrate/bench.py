@@ -33,8 +33,9 @@ MOST_SMS = 32
 
 @dataclass(frozen=True)
 class Options:
-    """What to calibrate: records file, GPUs, scenarios by phase, time, seed of weights, kernel set.
-    DeepGEMM's kernels are compiled ahead unless its cache holds them already."""
+    """What to calibrate: records file, GPUs, scenarios by phase, time, seed of weights, kernel set, the
+    profile of the machine ("": the scenarios'). DeepGEMM's kernels are compiled ahead unless its cache
+    holds them already."""
 
     records: Path
     ranks: int
@@ -44,6 +45,7 @@ class Options:
     seed: int = 0
     compile_ahead: bool = True
     kernels: GpuSet = "production"
+    hardware: str = ""
 
 
 def tasks_of(options: Options) -> tuple[Task, ...]:
@@ -62,7 +64,7 @@ def calibrate_gpus(options: Options, report: Callable[[Progress], None]) -> tupl
     problems: tuple[str, ...] = ()
     if options.compile_ahead and missing and options.kernels == "production":
         report(Progress(0, len(tasks), "compiling GEMMs ahead"))
-        jobs = gemms_of(missing, options.scenarios, options.ranks)
+        jobs = gemms_of(missing, options.scenarios, options.ranks, options.hardware)
         problems = compile_all(jobs, options.ranks) if jobs else ()
     left = options.minutes - (time.monotonic() - began) / 60.0
     return (*problems, *_ranks(options, left, report))
@@ -176,9 +178,10 @@ def _measurer(
         options.kernels,
         max(PREFILL_TOKENS),
     )
-    layers = LayerBench(sessions, options.scenarios, reader, num_sms)
-    besides = BesideBench(sessions, dict(options.scenarios), reader, num_sms)
-    holds = HoldBench(sessions, dict(options.scenarios), num_sms)
+    scenarios, hardware = dict(options.scenarios), options.hardware
+    layers = LayerBench(sessions, scenarios, reader, num_sms, hardware)
+    besides = BesideBench(sessions, scenarios, reader, num_sms, hardware)
+    holds = HoldBench(sessions, scenarios, num_sms, hardware)
     gaps = GapBench(rank, options.ranks, options.kernels)
     by_kind = {
         "gaps": gaps.measure,

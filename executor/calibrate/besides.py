@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from executor.calibrate.cases import put_on
 from executor.calibrate.clocks import Reader, Watch
 from executor.calibrate.layers import state_record
 from executor.calibrate.overlap import Interval, calls_for, slowdowns
@@ -42,6 +43,7 @@ class BesideBench:
     scenarios: dict[str, str]
     reader: Reader | None
     num_sms: int
+    hardware: str = ""
 
     def measure(self, task: Task) -> Sequence[Record]:
         """Slowdowns of the exchange and of what runs beside it."""
@@ -61,7 +63,7 @@ class BesideBench:
 
     def _resolved(self, exchange: str, tokens: int) -> Resolved:
         ranks = self.sessions.ranks
-        settings = [f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
+        settings = put_on(ranks, self.hardware)
         if exchange.endswith("_ll"):
             settings.append(f"phase.decode.batch_per_rank={tokens}")
             return resolve(load(self.scenarios["decode"], settings))

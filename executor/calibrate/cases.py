@@ -43,11 +43,17 @@ class Case:
         return {op.name: op for op in self.program.launches(rank)}
 
 
-def case_of(task: Task, scenarios: Mapping[str, str], ranks: int) -> Case:
+def put_on(ranks: int, hardware: str) -> list[str]:
+    """Settings that put a scenario on this many ranks of a machine ("": its own)."""
+    machine = [f"hardware={hardware}"] if hardware else []
+    return [*machine, f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
+
+
+def case_of(task: Task, scenarios: Mapping[str, str], ranks: int, hardware: str = "") -> Case:
     """The case of a `layers` task on this many ranks, launched eagerly so that a profiler can tell
     ops apart."""
     params, phase = dict(task.params), task.text("phase")
-    settings = [f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
+    settings = put_on(ranks, hardware)
     if phase == "prefill":
         settings += [
             f"phase.prefill.tokens_per_rank={task.number('tokens')}",
@@ -93,30 +99,36 @@ def _limited(program: Program, kinds: Sequence[str], sms: int) -> Program:
     )
 
 
-def gemms_of(tasks: Iterable[Task], scenarios: Mapping[str, str], ranks: int) -> list[Job]:
+def gemms_of(
+    tasks: Iterable[Task], scenarios: Mapping[str, str], ranks: int, hardware: str = ""
+) -> list[Job]:
     """Distinct GEMMs of all tasks: what has to be compiled."""
     seen: dict[Job, None] = {}
     for task in tasks:
         if task.kind == "layers":
-            jobs = _layer_jobs(task, scenarios, ranks)
+            jobs = _layer_jobs(task, scenarios, ranks, hardware)
         elif task.kind in ("pairs", "hold"):
-            jobs = _pair_jobs(task, scenarios, ranks)
+            jobs = _pair_jobs(task, scenarios, ranks, hardware)
         else:
             continue
         seen |= dict.fromkeys(jobs)
     return list(seen)
 
 
-def _layer_jobs(task: Task, scenarios: Mapping[str, str], ranks: int) -> Iterable[Job]:
-    case = case_of(task, scenarios, ranks)
+def _layer_jobs(
+    task: Task, scenarios: Mapping[str, str], ranks: int, hardware: str
+) -> Iterable[Job]:
+    case = case_of(task, scenarios, ranks, hardware)
     allocated = ranks * case.deployment.a2a.max_dispatch_tokens_per_rank
     return jobs_of([case.program], case.batch, case.routing, allocated)
 
 
-def _pair_jobs(task: Task, scenarios: Mapping[str, str], ranks: int) -> Iterator[Job]:
+def _pair_jobs(
+    task: Task, scenarios: Mapping[str, str], ranks: int, hardware: str
+) -> Iterator[Job]:
     """The GEMM of a `pairs` or `hold` task, on the SMs that its exchange leaves."""
     phase = "decode" if ranks == 1 else "prefill"
-    settings = [f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
+    settings = put_on(ranks, hardware)
     deployment = resolve(load(scenarios[phase], settings)).deployment
     model, experts = deployment.model, deployment.experts_per_rank
     taken = task.number("num_sms") if task.kind == "pairs" else 0

@@ -8,6 +8,7 @@ from statistics import median
 
 import torch
 
+from executor.calibrate.cases import put_on
 from executor.calibrate.kernel_times import longest_kernel, traced
 from executor.calibrate.plan import LADDER_TOKENS_LOW, Task
 from executor.calibrate.store import Record
@@ -43,6 +44,7 @@ class HoldBench:
     sessions: Sessions
     scenarios: dict[str, str]
     num_sms: int
+    hardware: str = ""
 
     def measure(self, task: Task) -> Sequence[Record]:
         """The kernel's time alone and beside held SMs, and its launch."""
@@ -71,7 +73,7 @@ class HoldBench:
 
     def _session(self) -> Session:
         ranks = self.sessions.ranks
-        settings = [f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
+        settings = put_on(ranks, self.hardware)
         if ranks > 1:
             return self.sessions.of(resolve(load(self.scenarios["prefill"], settings)).deployment)
         settings.append(f"phase.decode.batch_per_rank={LADDER_TOKENS_LOW}")

@@ -57,11 +57,12 @@ class LayerBench:
     scenarios: Mapping[str, str]
     reader: Reader | None
     num_sms: int
+    hardware: str = ""
 
     def measure(self, task: Task) -> Sequence[Record]:
         """Times alone of all kernels of one size, host costs of their launches, footprints."""
         rank, ranks = self.sessions.rank, self.sessions.ranks
-        case = case_of(task, self.scenarios, ranks)
+        case = case_of(task, self.scenarios, ranks, self.hardware)
         session = self.sessions.of(case.deployment)
         kernels = self.sessions.kernel_set(
             session, case.batch, case.routing, layers=LAYERS, deadline_s=DEADLINE_S

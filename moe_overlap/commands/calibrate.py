@@ -76,7 +76,7 @@ def calibrate(
     failed: tuple[str, ...] = ()
     if minutes:
         scenarios = {"prefill": prefill, "decode": decode}
-        asked = Asked(scenarios, minutes, quick, seed, compile_ahead, _on_gpu(kernels))
+        asked = Asked(scenarios, minutes, quick, seed, compile_ahead, _on_gpu(kernels), base)
         failed = _measured(store, gpus, asked)
     made = _fitted(store, target, base, seed)
     write_beside(writable(target.with_name(made.points_file)), made.points)
@@ -105,6 +105,7 @@ class Asked(NamedTuple):
     seed: int
     compile_ahead: bool
     kernels: GpuSet
+    base: str
 
 
 def _on_gpu(kernels: str) -> GpuSet:
@@ -129,6 +130,7 @@ def _measured(store: Path, gpus: int, asked: Asked) -> tuple[str, ...]:
     from executor.calibrate.bench import Options, calibrate_gpus
     from executor.calibrate.run import Progress
     from executor.kernel_set import ExecutorError, MissingResource
+    from models.calibrated_profile import base_profile
     from moe_overlap.output import progress
 
     ranks = gpus or torch.cuda.device_count()
@@ -138,7 +140,8 @@ def _measured(store: Path, gpus: int, asked: Asked) -> tuple[str, ...]:
             f"this machine has {torch.cuda.device_count()}"
         )
     began = time.monotonic()
-    options = Options(store, ranks, *asked)
+    base = asked.base or base_profile(torch.cuda.get_device_name(), ranks)
+    options = Options(store, ranks, *asked[:-1], base)
     with progress() as report:
 
         def told(state: Progress) -> None:

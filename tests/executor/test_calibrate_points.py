@@ -244,3 +244,14 @@ def test_both_loops_take_about_as_long_and_at_least_a_few_calls() -> None:
     assert calls_for(100e3, 5e6, 60) == 50
     assert calls_for(10e3, 5e6, 60) == 60
     assert calls_for(9e6, 5e6, 60) >= 4
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_more_ranks_of_one_host_are_one_node(ranks: int) -> None:
+    for asked in (PREFILL, DECODE):
+        case = case_of(asked, DEFAULT_SCENARIOS, ranks, "h200-8x-ib")
+        dims = [dict(op.work.dims) for op in case.ops(ranks - 1).values() if op.exchange]
+        assert {(sizes["ep_size"], sizes["nodes"]) for sizes in dims if "nodes" in sizes} == {
+            (ranks, 1)
+        }
+        assert len(case.batch.tokens) == ranks
