@@ -125,6 +125,22 @@ def test_figures_and_laws_land_in_the_machine(machine: Machine) -> None:
         assert 1 + c0 * 0.18 + c1 * 0.05 / 0.95 == pytest.approx(1.1, abs=0.005)
 
 
+def test_directions_and_sms_of_an_exchange_have_their_own_coefficients(tmp_path: Path) -> None:
+    given = records(np.random.default_rng(2))
+    laws = {("dispatch", 8): 0.3, ("dispatch", 32): 0.1, ("combine", 8): 0.6, ("combine", 32): 0.2}
+    for (exchange, sms), c1 in laws.items():
+        for rho in (0.0, 0.15, 0.3, 0.45, 0.6):
+            slow = 1 + 0.2 * 0.8 + c1 * rho / (1 - rho)
+            entry = _beside(f"{exchange} on {sms}", f"a {rho}", "normal", (), slow, 0.8, rho)
+            given.append(entry | {"exchange": exchange, "exchange_sms": sms})
+    sorted_records = sorted_out(given, SEED, SOURCE)
+    made = calibrated(sorted_records, name="mine", base=BASE, seed=SEED, source=SOURCE)
+    rules = load_machine(written(made, tmp_path)).interference
+    for (exchange, sms), c1 in laws.items():
+        assert rules.coefficients("normal", exchange, sms)[1] == pytest.approx(c1, abs=0.02)
+    assert {entry.name for entry in made.pairs} >= {"normal dispatch", "normal combine"}
+
+
 def test_footprints_are_taken_where_an_sm_offers_them(machine: Machine) -> None:
     sums = SequenceSums(4, 4, 64, 64)
     work = absorbed_attention(sums, 128, 512, 64, kv_bytes=2)

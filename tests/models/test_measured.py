@@ -106,6 +106,27 @@ def test_points_survive_their_file(tmp_path: Path) -> None:
     assert all(a.ns == pytest.approx(b.ns, rel=1e-4) for a, b in zip(read, sorted_points(points)))
 
 
+def test_launches_survive_their_file_and_older_files_have_none(tmp_path: Path) -> None:
+    given = replace(point(256, 132, 1.5), launches=3, ctas=128, tile=(64, 112))
+    file = tmp_path / "points.csv"
+    text = write_points([given])
+    file.write_text(text)
+    (read,) = read_points(file)
+    assert (read.launches, read.ctas, read.tile) == (3, 128, (64, 112))
+    file.write_text("\n".join(line.rsplit(",", 4)[0] for line in text.splitlines()) + "\n")
+    (read,) = read_points(file)
+    assert (read.launches, read.ctas, read.tile, read.sms) == (0, 0, (0, 0), 132)
+
+
+def test_norms_of_one_size_and_other_bytes_are_kernels_of_their_own() -> None:
+    plain = elementwise("norm", 512, 7168, 10_000_000, 10_000_000)
+    adding = elementwise("norm", 512, 7168, 20_000_000, 20_000_000)
+    points = [MeasuredPoint(plain, 132, 5000.0), MeasuredPoint(adding, 132, 9000.0)]
+    assert points[0].key != points[1].key
+    table = PointCosts(Plain(), points, GRIDS, {})
+    assert [table.alone(work, Grid(), 132).ns for work in (plain, adding)] == [5000, 9000]
+
+
 def sorted_points(points: tuple[MeasuredPoint, ...]) -> list[MeasuredPoint]:
     return sorted(points, key=lambda p: p.key)
 
