@@ -13,6 +13,9 @@ TaskKind = Literal["gaps", "layers", "ladder", "pairs", "hold"]
 
 # SMs of the exchange and the cap of the GEMMs beside it, as a serving engine sets both; 0: no cap.
 SPLITS = ((8, 0), (8, 124), (16, 116), (24, 108), (32, 100))
+# Large layers once more without a cap where exchanges are short: what they draw lowers the clock, and a
+# point is the middle of both.
+WARM_SMS, WARM_TOKENS = 32, (6144, 12288)
 QUICK_SPLITS = ((8, 0), (8, 124), (24, 108))
 PREFILL_TOKENS = (768, 1536, 3072, 6144, 12288)
 QUICK_PREFILL_TOKENS = (1536, 6144)
@@ -87,6 +90,8 @@ def _prefill(quick: bool) -> Iterator[Task]:
     for num_sms, cap in QUICK_SPLITS if quick else SPLITS:
         for tokens in QUICK_PREFILL_TOKENS if quick else PREFILL_TOKENS:
             yield task("layers", phase="prefill", tokens=tokens, num_sms=num_sms, cap=cap)
+    for tokens in () if quick else WARM_TOKENS:
+        yield task("layers", phase="prefill", tokens=tokens, num_sms=WARM_SMS, cap=0)
 
 
 def _decode(quick: bool) -> Iterator[Task]:
