@@ -7,11 +7,13 @@ from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """A file or value was refused. The message names file, key, value and what is allowed."""
+    """A file or value was refused. The message names file, key, value and what is allowed, where
+    anything is."""
 
     def __init__(self, source: str, key: str, value: object, allowed: str, line: int = 0) -> None:
         where = f"{source}:{line}" if line else source
-        super().__init__(f"{where}: {key}: {_short(value)} is not usable; allowed: {allowed}")
+        rest = f"; allowed: {allowed}" if allowed else ""
+        super().__init__(f"{where}: {key}: {_short(value)} is not usable{rest}")
         self.source = source
         self.key = key
         self.value = value
@@ -20,11 +22,11 @@ class InputError(ValueError):
 
 
 def choices(known: Iterable[str], value: object = None) -> str:
-    """The known names as text, with the closest one to `value` named first."""
+    """The known names as text, and the one that is closest to `value`; nothing where none is known."""
     names = sorted(known)
     close = get_close_matches(str(value), names, n=1) if value is not None else []
-    hint = f"(did you mean {close[0]!r}?) " if close else ""
-    return hint + ", ".join(names)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return ", ".join(names) + hint
 
 
 def _short(value: object, limit: int = 80) -> str:

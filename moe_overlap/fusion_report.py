@@ -8,7 +8,6 @@ from models.experts import Layout, Slots, layer_folds_factor, shared_weight
 from models.fusion import Decision, decide
 from models.fusion_case import FusionCase
 from models.fusion_deployment import fusion_case
-from models.fusion_product import BACKENDS
 from models.fusion_rules import fusion_versions, load_fusion_rules
 from scenarios.resolve import Resolved
 
@@ -17,11 +16,7 @@ _FLAGS = ("enforce", "disable", "waterfill")
 
 
 def fusion_document(resolved: Resolved) -> dict[str, Any]:
-    """The document of one scenario, with the decision of every version that has rules. ScenarioError for
-    an all-to-all backend that no server has."""
-    if resolved.deployment.a2a.backend not in BACKENDS:
-        key, allowed = ("a2a", "backend"), ", ".join(BACKENDS)
-        raise resolved.scenario.fault(key, "unknown", allowed=allowed, near=BACKENDS)
+    """The document of one scenario, with the decision of every version that has rules."""
     version = resolved.rules.version
     case = _case(resolved)
     decision = decide(case, load_fusion_rules(version))

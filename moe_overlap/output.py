@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,12 @@ def progress() -> Iterator[Progress]:
         return
     with console.status("") as status:
         yield lambda message: status.update(message)
+
+
+def tell(notes: Iterable[object]) -> None:
+    """A line on standard error for each thing that a user should know before trusting the result."""
+    for note in notes:
+        sys.stderr.write(f"note: {note}\n")
 
 
 def check_writable(target: Path) -> Path:

@@ -35,7 +35,8 @@ def first_fault(error: ValidationError, document: Document) -> ScenarioError:
     order = {"extra_forbidden": 0, "missing": 2}
     ranked = sorted(details, key=lambda detail: order.get(detail["type"], 1))
     faults = [_fault(detail, document) for detail in ranked]
-    others = dict.fromkeys(fault.key for fault in faults[1:] if fault.key != faults[0].key)
+    first = f"{faults[0].key}."  # a list or mapping around it is refused because of it
+    others = dict.fromkeys(f.key for f in faults[1:] if not first.startswith(f"{f.key}."))
     if not others:
         return faults[0]
     shown_keys = ", ".join(list(others)[:5])

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.config import load_model
+from models.config import library_models, load_model
 from models.deployment import A2A, A2AMode, Batch, Deployment, Model, Quantization
 from models.errors import InputError
 from models.fusion import Decision
 from models.fusion_deployment import decide_for
+from models.fusion_product import BACKENDS
 from models.machine import Machine
-from models.profile import load_machine
+from models.profile import library_machines, load_machine
 from models.routing import Routing, RoutingSpec, route
 from models.sglang_rules import Rules, available_versions, load_rules
 from scenarios.batch import batch_of
 from scenarios.errors import ScenarioError
+from scenarios.idle import Idle, check_routing, idle_keys
 from scenarios.pool import check_pool, kv_pool_tokens
 from scenarios.schema import ModelSpec, Scenario, UserSchedule
 from schedules.builders import schedule_names
@@ -70,6 +72,10 @@ class Resolved:
             return ""
         return f"shared_experts has no effect ({decision.rule}): {decision.reason}"
 
+    def idle_keys(self) -> tuple[Idle, ...]:
+        """Keys of the scenario that change nothing in it."""
+        return idle_keys(self.scenario, self.deployment, self.rules)
+
     def _fusion(self, schedule: str) -> Decision:
         flags = self.scenario.shared_experts
         return decide_for(
@@ -105,6 +111,7 @@ def resolve(scenario: Scenario, *, machine: Machine | None = None) -> Resolved:
     """
     rules = _rules(scenario)
     schedules = _schedules(scenario, rules)
+    check_routing(scenario)
     batch = batch_of(scenario)
     model = _model(scenario)
     deployment = _deployment(scenario, model, machine or _machine(scenario), batch)
@@ -124,12 +131,20 @@ def _rules(scenario: Scenario) -> Rules:
 
 
 def _model(scenario: Scenario) -> Model:
-    if isinstance(scenario.model, ModelSpec):
-        changes = scenario.model.model_dump(exclude_none=True)
-        changes["base"] = _place(scenario, scenario.model.base, "model", "base")
-        model = load_model(changes)
-    else:
-        model = load_model(_place(scenario, scenario.model, "model"))
+    spec = scenario.model
+    key = ("model", "base") if isinstance(spec, ModelSpec) else ("model",)
+    name = _place(scenario, spec.base if isinstance(spec, ModelSpec) else spec, *key)
+    _check_known(scenario, key, name, library_models(), "config.json")
+    try:
+        if isinstance(spec, ModelSpec):
+            model = load_model({**spec.model_dump(exclude_none=True), "base": name})
+        else:
+            model = load_model(name)
+    except InputError as error:
+        if isinstance(spec, ModelSpec) and error.key in spec.model_fields_set - {"base"}:
+            problem = "does not fit the rest of the model"
+            raise scenario.fault(("model", error.key), problem, allowed=error.allowed) from error
+        raise
     if model.num_moe_layers < 1:
         raise scenario.fault(
             ("model",),
@@ -139,7 +154,20 @@ def _model(scenario: Scenario) -> Model:
 
 
 def _machine(scenario: Scenario) -> Machine:
-    return load_machine(_place(scenario, scenario.hardware, "hardware"))
+    name = _place(scenario, scenario.hardware, "hardware")
+    _check_known(scenario, ("hardware",), name, library_machines(), "profile")
+    return load_machine(name)
+
+
+def _check_known(
+    scenario: Scenario, key: tuple[str, ...], name: str, library: tuple[str, ...], file: str
+) -> None:
+    """ScenarioError for what is neither a name of the library nor a file that there is."""
+    path = Path(name)
+    if name not in library and not (path.is_file() or (key[0] == "model" and path.is_dir())):
+        allowed = f"the path of a {file}, or one of: {', '.join(library)}"
+        problem = f"is neither {key[0]} of the library nor a file"
+        raise scenario.fault(key, problem, allowed=allowed, near=library)
 
 
 def _place(scenario: Scenario, name_or_path: str, *key: str) -> str:
@@ -158,6 +186,9 @@ def _deployment(scenario: Scenario, model: Model, machine: Machine, batch: Batch
             f"attention_tp {parallel.attention_tp} x attention_dp {dp} are not the {parallel.ep} ranks",
             allowed="attention_tp * attention_dp = ep",
         )
+    if spec.backend not in BACKENDS:
+        key, names = ("a2a", "backend"), ", ".join(BACKENDS)
+        raise scenario.fault(key, "unknown", allowed=names, near=BACKENDS)
     redundant = scenario.routing.redundant_experts
     physical = model.n_routed_experts + redundant
     if physical % parallel.ep:
@@ -214,9 +245,17 @@ def _route(scenario: Scenario, batch: Batch, model: Model) -> Routing:
         return route(RoutingSpec(**fields), batch.tokens, model)
     except InputError as error:
         key = error.key.removeprefix("routing.")
-        if key in type(scenario.routing).model_fields:
-            raise scenario.fault(("routing", key), "does not fit", allowed=error.allowed) from error
-        raise
+        if key not in type(scenario.routing).model_fields:
+            raise
+        problem = f"{error.source}: {_found(error.value)}" if key == "path" else "does not fit"
+        raise scenario.fault(("routing", key), problem, allowed=error.allowed) from error
+
+
+def _found(value: object) -> str:
+    """What a file of ids was found to be."""
+    if isinstance(value, list):
+        return f"shape {value}"
+    return f"id {value}" if isinstance(value, int) else str(value)
 
 
 def _schedules(scenario: Scenario, rules: Rules) -> tuple[ScheduleChoice, ...]:

@@ -226,6 +226,8 @@ class UserSchedule(Section):
     def _one(self) -> UserSchedule:
         if (self.ops is None) == (self.lines is None):
             raise ValueError("needs exactly one of: ops (with delta), lines")
+        if self.lines is not None and self.delta is not None:
+            raise ValueError("has a delta, which belongs to ops and not to lines")
         return self
 
 
@@ -269,10 +271,14 @@ class Scenario(Section):
     def folder(self, *path: str) -> Path:
         """Where a relative path at this key starts: the scenario's folder, or the working directory
         when the value was given on the command line."""
-        document = self._document
-        if document is None or any(path[: n + 1] in document.origins for n in range(len(path))):
+        if self._document is None or self.is_override(*path):
             return Path()
-        return Path(document.file).parent
+        return Path(self._document.file).parent
+
+    def is_override(self, *path: str) -> bool:
+        """Whether the value at this key, or around it, was given on the command line."""
+        origins = self._document.origins if self._document is not None else {}
+        return any(path[: n + 1] in origins for n in range(len(path)))
 
     def fault(
         self, path: KeyPath, problem: str, *, allowed: str = "", near: Iterable[str] = ()

@@ -9,6 +9,7 @@ from models.sglang_rules import Refusal
 from moe_overlap.answers.probe import step_us
 from moe_overlap.prediction import notes_of
 from moe_overlap.row import Row
+from scenarios.errors import shown
 from scenarios.resolve import Resolved, ScheduleChoice
 
 _FUSION = "shared_experts"
@@ -35,6 +36,9 @@ def silent_failures(resolved: Resolved, rows: Iterable[Row]) -> tuple[Silent, ..
             found.append(Silent(row.name, row.refused.rule, _fallback(resolved, row.refused)))
     if fusion := resolved.fusion_note():
         found.append(Silent(_FUSION, "fusion", f"{fusion}."))
+    for idle in resolved.idle_keys():
+        text = f"{shown(idle.value)} has no effect: {idle.why}."
+        found.append(Silent(idle.key, "no effect", text))
     return tuple(_once(found))
 
 

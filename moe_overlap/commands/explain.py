@@ -30,8 +30,9 @@ def explain(
 ) -> None:
     """Draw what each optimisation changes in this scenario, as one HTML page."""
     from moe_overlap.explanation import explain as explain_scenario
-    from moe_overlap.output import check_writable, print_json, progress, stdout, writable
+    from moe_overlap.output import check_writable, print_json, progress, stdout, tell, writable
     from scenarios import load
+    from scenarios.resolve import resolve
     from viz.explain import write_explanation
 
     loaded = load(scenario, check_settings(settings))
@@ -40,6 +41,7 @@ def explain(
         target = Path("reports") / f"{Path(scenario).stem}-explain.html"
     if target is not None:
         check_writable(target)
+    tell(resolve(loaded).idle_keys())
     with progress() as report:
         found = explain_scenario(loaded, checkpoint=checkpoint, progress=report)
     if as_json:

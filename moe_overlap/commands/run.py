@@ -47,12 +47,13 @@ def run(
     allow_refused: AllowRefused = False,
 ) -> None:
     """Run one schedule on this machine's GPUs; write its measured timeline."""
-    from moe_overlap.output import check_writable, print_json, progress, stdout, writable
+    from moe_overlap.output import check_writable, print_json, progress, stdout, tell, writable
     from scenarios import load
     from scenarios.resolve import resolve
     from schedules.files import save_timeline
 
     resolved = resolve(load(scenario, check_settings(settings)))
+    tell(resolved.idle_keys())
     if output is not None:
         check_writable(output)
     with progress() as report:

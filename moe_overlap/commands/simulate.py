@@ -38,7 +38,7 @@ def simulate(
     allow_refused: AllowRefused = False,
 ) -> None:
     """Predict the timeline of one schedule; write it as JSON or draw it in the terminal."""
-    from moe_overlap.output import check_writable, print_json, progress, stdout, writable
+    from moe_overlap.output import check_writable, print_json, progress, stdout, tell, writable
     from moe_overlap.prediction import build
     from scenarios import load
     from scenarios.resolve import resolve
@@ -49,6 +49,7 @@ def simulate(
     if program and (output is not None or as_json):
         raise typer.BadParameter("prints text, and nothing to write", param_hint="--program")
     resolved = resolve(load(scenario, check_settings(settings)))
+    tell(resolved.idle_keys())
     built = build(resolved, schedule, layers=layers, allow_refused=allow_refused)
     if program:
         _print_program(built)

@@ -75,9 +75,10 @@ def validate(
     other_gpu: OtherGpuOption = False,
 ) -> None:
     """Predict and run schedules; print predicted against measured, and write both on one axis."""
-    from moe_overlap.output import check_writable, print_json, stdout, writable
+    from moe_overlap.output import check_writable, print_json, stdout, tell, writable
 
     resolved = _resolved(scenario, check_settings(settings), profile, other_gpu)
+    tell(resolved.idle_keys())
     if output is not None:
         check_writable(output)
     names = schedules or _runnable(resolved, allow_refused)

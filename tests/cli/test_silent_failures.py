@@ -10,7 +10,8 @@ import pytest
 import moe_overlap as mo
 from viz.answers import answers_html
 
-DECODE, PREFILL = "deepseek-v3-h200-ep8-decode", "deepseek-v3-h200-ep8-prefill"
+DECODE, PREFILL = "deepseek-v3-h200-ep16-decode", "deepseek-v3-h200-ep8-prefill"
+ONE_NODE = "deepseek-v3-h200-ep8-decode"
 BLACKWELL = "deepseek-v3-gb200-ep48-decode"
 COLLECTIVE = ["a2a.backend=none", "a2a.mode=auto", "phase.decode.batch_per_rank=16"]
 SHALLOW = "model.num_layers=5"
@@ -21,6 +22,8 @@ CASES = [
     (DECODE, ["phase.decode.batch_per_rank=1"], "tbo", "tbo.empty_child"),
     # ... no dense layer before the sparse ones: no branch of the forward splits.
     (DECODE, ["model.first_k_dense=0"], "tbo", "tbo.no_dense_prefix"),
+    # ... one node, whose low-latency sends leave nothing in flight.
+    (ONE_NODE, [], "tbo", "tbo.no_flight"),
     # ... a backend whose exchanges run whole.
     (DECODE, ["a2a.backend=pplx"], "tbo", "tbo.whole_exchange"),
     # Silently off for prefill when the exchange is low latency.
@@ -63,6 +66,31 @@ def test_the_report_names_it(name: str, sets: list[str], schedule: str, rule: st
     assert f'data-rule="{rule}"' in answers_html(document)
 
 
+@pytest.mark.parametrize(
+    ("name", "sets", "schedule", "rule"),
+    [
+        # A family without an operation list, and one whose list calls halves that no collective has.
+        (DECODE, ["model.base=glm-4.5"], "tbo", "tbo.no_strategy"),
+        (PREFILL, ["a2a.backend=none"], "tbo", "tbo.no_halves"),
+        (DECODE, [], "sbo", "sbo.sm90"),
+        (BLACKWELL, ["a2a.mode=normal"], "sbo", "sbo.normal_mode"),
+    ],
+)
+def test_what_fails_aloud_is_a_row_with_its_rule(
+    name: str, sets: list[str], schedule: str, rule: str
+) -> None:
+    row = _compared(name, sets, schedule)["schedules"][1]
+    assert (row["name"], row["refused"]["rule"]) == (schedule, rule)
+    assert row["step_us"] is None
+
+
+def test_a_fused_slot_and_an_empty_child_do_not_hang() -> None:
+    # Children had different widths of top-k ids once, and ranks waited for each other for ever.
+    sets = ["phase.decode.batch_per_rank=[1" + ", 2" * 15 + "]"]
+    row = _compared(DECODE, sets, "tbo+fused")["schedules"][1]
+    assert row["refused"] is None and row["step_us"] > 0
+
+
 def test_healthy_scenarios_have_no_note() -> None:
     for name in (DECODE, PREFILL):
         document = mo.compare(mo.load(name, [SHALLOW]), fidelity="fast").document()
@@ -70,7 +98,10 @@ def test_healthy_scenarios_have_no_note() -> None:
 
 
 def test_experts_that_leave_their_input_alone_have_no_hazard() -> None:
-    assert _compared(BLACKWELL, COLLECTIVE, "sbo")["notes"] == []
+    notes = _compared(BLACKWELL, COLLECTIVE, "sbo")["notes"]
+    assert [(note["schedule"], note["rule"]) for note in notes] == [
+        ("a2a.max_dispatch_tokens_per_rank", "no effect")  # there are no low-latency buffers
+    ]
 
 
 def test_a_failed_vote_says_what_the_lost_graph_costs() -> None:
@@ -83,11 +114,12 @@ def test_a_failed_vote_says_what_the_lost_graph_costs() -> None:
 
 
 def test_ranks_without_a_batch_do_not_vote() -> None:
-    sets = ["phase.decode.batch_per_rank=[128, 128, 128, 0, 128, 128, 128, 128]"]
+    batches = ", ".join(["128"] * 15)
+    sets = [f"phase.decode.batch_per_rank=[0, {batches}]"]
     document = _compared(DECODE, sets, "tbo")
     assert document["schedules"][1]["refused"] is None
 
 
 def test_a_rank_that_does_not_exist_is_one_message() -> None:
-    with pytest.raises(mo.ScenarioError, match=r"runtime\.other_mode_ranks.*is no rank.*0 to 7"):
-        mo.resolve(mo.load(DECODE, ["runtime.other_mode_ranks=[8]"]))
+    with pytest.raises(mo.ScenarioError, match=r"runtime\.other_mode_ranks.*is no rank.*0 to 15"):
+        mo.resolve(mo.load(DECODE, ["runtime.other_mode_ranks=[16]"]))
