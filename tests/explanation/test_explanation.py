@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from moe_overlap.explanation import Explanation, explain
+from moe_overlap.explanation.checkpoint import checkpoint_fit
 from moe_overlap.explanation.control import control
 from moe_overlap.explanation.gains import gains
 from moe_overlap.explanation.paths import two_paths
@@ -23,13 +24,23 @@ PREFILL = "deepseek-v3-h200-ep8-prefill"
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Explanation:
-    return explain(load("tiny", []))
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _checkpoint(tmp_path_factory.mktemp("whole"), "fp8_block")
+
+
+@pytest.fixture(scope="module")
+def tiny(checkpoint: Path) -> Explanation:
+    return explain(load("tiny", []), checkpoint=checkpoint)
 
 
 @pytest.fixture(scope="module")
 def prefill() -> Explanation:
-    return explain(load(PREFILL, ["phase.prefill.tokens_per_rank=1024"]))
+    return explain(load(PREFILL, ["phase.prefill.tokens_per_rank=1024", "model.num_layers=8"]))
+
+
+def _checkpoint(folder: Path, shared: str) -> Path:
+    tensors = expert_tensors("fp8_block", shared=ROUTED[shared])
+    return write(folder / "made", config_of("fp8_block"), tensors)
 
 
 def test_fusion_moves_the_shared_kernels_into_one_more_row(prefill: Explanation) -> None:
@@ -102,7 +113,8 @@ def test_what_cannot_run_is_said(prefill: Explanation) -> None:
     assert set(prefill.document["overlap_refused"]) == {"sbo"}
     words = overlap_words(prefill.document["overlap"], prefill.document["overlap_refused"])
     assert "sbo cannot run here" in words
-    odd = resolve(load("deepseek-v3-h100-ep72-decode", ["phase.decode.batch_per_rank=8"]))
+    few = ["phase.decode.batch_per_rank=8", "model.num_layers=5"]
+    odd = resolve(load("deepseek-v3-h100-ep72-decode", few))
     assert "Waterfill cannot run here" in gains_words(gains(odd))
 
 
@@ -134,18 +146,23 @@ def test_page_holds_the_document_and_every_figure(tiny: Explanation) -> None:
     ("shared", "verdict"), [("fp8_block", "fuses"), ("bf16", "would load and serve garbage")]
 )
 def test_checkpoint_figure_says_whether_the_shared_expert_fits(
-    tmp_path: Path, shared: str, verdict: str
+    tiny: Explanation, tmp_path: Path, shared: str, verdict: str
 ) -> None:
-    tensors = expert_tensors("fp8_block", shared=ROUTED[shared])
-    folder = write(tmp_path / "made", config_of("fp8_block"), tensors)
-    found = explain(load("tiny", []), checkpoint=folder)
-    fit = found.document["checkpoint"]
+    fit = checkpoint_fit(resolve(load("tiny", [])), _checkpoint(tmp_path, shared))
     assert [entry["verdict"] for entry in fit["layers"]] == [verdict]
     assert fit["layers"][0]["layers"] == [1, 2]
     assert {move["part"] for move in fit["moves"]} == {"w1", "w2", "w3"}
-    html = render(explanation_page(found.document, found.timelines))
-    assert f"<h2>6. Checkpoint</h2><p>made stores {len(tensors)} tensors" in html
+    html = render(explanation_page({**tiny.document, "checkpoint": fit}, tiny.timelines))
+    stored = len(expert_tensors("fp8_block", shared=ROUTED[shared]))
+    assert f"<h2>6. Checkpoint</h2><p>made stores {stored} tensors" in html
     assert verdict in html
+
+
+def test_explain_looks_at_the_checkpoint_that_it_is_given(
+    tiny: Explanation, prefill: Explanation, checkpoint: Path
+) -> None:
+    fit = checkpoint_fit(resolve(load("tiny", [])), checkpoint)
+    assert (tiny.document["checkpoint"], prefill.document["checkpoint"]) == (fit, None)
 
 
 def test_a_model_without_a_shared_expert_has_no_shared_row() -> None:
