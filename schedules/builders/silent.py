@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from models.exchanges import nodes_of
 from models.sglang_rules import Refused
 from models.sglang_tbo import tbo_strategy
 from schedules.builders.refuse import selected_variant
@@ -30,6 +31,8 @@ def _tbo(request: Request) -> Iterator[str]:
     halves = modes.get(deployment.a2a.mode)
     if halves is not None and halves.Da and not halves.Db and not halves.Cb:
         yield "tbo.whole_exchange"
+    elif request.low_latency and nodes_of(deployment) == 1:
+        yield "tbo.no_flight"
     layer_class = rules.layer_class(deployment.model.architecture)
     try:
         strategy = tbo_strategy(rules, layer_class, request.mode, deployment.a2a.backend)
