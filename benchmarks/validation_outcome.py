@@ -18,7 +18,7 @@ class Case:
     """ns of all layers, measured [repeat] and predicted; `others` are the plain predictors and the
     engine on the public profile. `noise_ns` is the predicted uncertainty of the difference to the
     group's first schedule. `hidden_share` is the communication that ran beside compute over the
-    makespan, by the profiler; None where it was not measured. `mhz` is the mean SM clock [repeat]."""
+    makespan, by the profiler; None where it was not measured. `mhz` is the SM clock [repeat]."""
 
     group: str
     schedule: str
@@ -132,8 +132,17 @@ def _case(
         record["ranks"],
         record["unseen"],
         hidden,
-        tuple(entry["sm_mhz"][name][0]) if "sm_mhz" in entry else (),
+        clocks(entry, name),
     )
+
+
+def clocks(entry: Mapping[str, Any], schedule: str) -> tuple[float, ...]:
+    """SM clock of each repeat on the slowest rank: counted on the GPUs, or, in older files, as rank 0's
+    driver told it at one instant; empty where neither was kept."""
+    if "sm_mhz" in entry:
+        return tuple(min(ranks) for ranks in zip(*entry["sm_mhz"][schedule], strict=True))
+    told = entry.get("clocks", {}).get(schedule, ())
+    return tuple(float(sample[0]) for sample in told if sample)
 
 
 def _prediction(record: Mapping[str, Any]) -> Prediction:

@@ -67,7 +67,8 @@ class Bench:
         )
 
     def measure(self, group: Group, repeats: int) -> dict[str, Any]:
-        """Makespans of the slowest rank [schedule][repeat] in ns, clocks, and spans of one run each."""
+        """Makespans of the slowest rank [schedule][repeat] in ns, clocks, and of one run each the host's
+        times and the ops' spans."""
         from executor.execute import execute
         from executor.peers import gathered
 
@@ -89,6 +90,7 @@ class Bench:
                     clocks[name].append(asdict(samples[-1]) if samples else None)
                     mhz[name].append(round(mean, 1))
         gc.enable()
+        hosts = {name: self._host(group, name, sets[name]) for name in programs}
         spans = {name: self._spans(group, name, sets[name]) for name in programs}
         sides = gathered((times, spans, clocks, mhz))
         return {
@@ -99,6 +101,7 @@ class Bench:
                 for name in programs
             },
             "clocks": {name: [side[2][name] for side in sides] for name in programs},
+            "host": hosts,
             "sm_mhz": {name: [side[3][name] for side in sides] for name in programs},
             "spans": {name: [s for side in sides for s in side[1][name]] for name in programs},
         }
@@ -116,6 +119,18 @@ class Bench:
             self.watchdog.beat(f"{group.name}, {name}")
             execute(group.program(name, eager=True), sets[name], rank=self.rank)
         return session, sets
+
+    def _host(self, group: Group, name: str, kernels: Any) -> dict[str, int]:
+        """Median ns of this rank's host by kind of launch, in one run that launches op by op; without
+        calls that wait for the peers' counts."""
+        from executor.calibrate.layers import timed_run
+
+        timer = timed_run(group.program(name, eager=True), kernels, self.rank)
+        costs: dict[str, list[int]] = {"event": timer.events}
+        for op, ns in timer.launches:
+            if op.role not in ("whole", "notify") or op.work.kind == "combine":
+                costs.setdefault(op.work.kind, []).append(ns)
+        return {kind: round(median(values)) for kind, values in costs.items() if values}
 
     def _spans(self, group: Group, name: str, kernels: Any) -> list[tuple[str, int, int, int]]:
         """(op, rank, start, end) of an eager run between events."""

@@ -159,7 +159,7 @@ def test_cases_come_from_predictions_and_measurements_by_name() -> None:
     measured = [
         {"group": "other", "makespans_ns": {}},
         {"group": "g", "makespans_ns": {"sequential": [100, 110], "tbo": [80, 84]},
-         "sm_mhz": {"tbo": [[1800.0, 1810.0]], "sequential": [[1700.0, 1710.0]]}},
+         "sm_mhz": {"tbo": [[1800.0, 1810.0], [1790.0, 1820.0]], "sequential": [[1700.0, 1710.0]]}},
         {"group": "g", "hidden": {"tbo": [40, 20.5]}},
     ]  # fmt: skip
     first, overlapped = cases([record("sequential", 104, 3), record("tbo", 90, 7)], measured)
@@ -168,6 +168,7 @@ def test_cases_come_from_predictions_and_measurements_by_name() -> None:
     assert overlapped.predicted_gain == pytest.approx(104 / 90 - 1)
     assert overlapped.hidden_share == pytest.approx(20.5 / 82)
     assert overlapped.hides
+    assert overlapped.mhz == (1790.0, 1810.0)
     assert overlapped.noise_ns == pytest.approx((4**2 + 2**2 + 6**2) ** 0.5)
     assert overlapped.by("sum") == (90, 104)
 
