@@ -38,6 +38,7 @@ LEAST_POINTS = 4
 COVERED = 0.8
 # Between the share of the SMs that were held (a dynamic kernel) and all of them (a static one).
 HALF_WAY = 0.5
+LEAST_TAIL = 0.01
 # Forms that stand for many kinds of kernel at once: each measured kind gets its own.
 SHARED_FORMS = ("elementwise", "scatter")
 
@@ -67,7 +68,7 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
     for kind, launch in launches_of(str(records.machine.get("kernels", ""))).items():
         content.setdefault("kernels", {}).setdefault(kind, {}).update(launch)
     _add_kinds(content, records.holds, profile)
-    _add_tails(content, records.points, source)
+    _add_tails(content, records, profile, source)
     _add_forms(content, records.points, profile, source)
     content["interference"] = interference_section(records, source)
     below = load_machine(base).costs
@@ -182,10 +183,18 @@ def grid_kind(hold: Mapping[str, Any], profile: ProfileFile) -> GridKind:
     return "static" if late > HALF_WAY else "dynamic"
 
 
-def _add_tails(content: dict[str, Any], points: Iterable[MeasuredPoint], source: str) -> None:
-    """The tail law of every kind of kernel that was measured on fewer SMs."""
-    ratios = tile_ratios(point for point in points if not point.held)
-    tails = {}
+def _add_tails(
+    content: dict[str, Any], records: Records, profile: ProfileFile, source: str
+) -> None:
+    """The tail law of every kind of kernel that was measured on fewer SMs, by a limit or because others
+    held some."""
+    tails: dict[str, float] = {}
+    for hold in records.holds:
+        if grid_kind(hold, profile) == "dynamic":
+            tail = rounded(held_tail(hold, profile.gpu.sms))
+            tails |= dict.fromkeys(hold["kinds"], tail)
+            source += f"; {hold['compute']} {tail} beside held SMs"
+    ratios = tile_ratios(point for point in records.points if not point.held)
     for kind, values in sorted(ratios.items()):
         if len(values) >= LEAST_POINTS:
             fit = fit_tail(values)
@@ -193,6 +202,15 @@ def _add_tails(content: dict[str, Any], points: Iterable[MeasuredPoint], source:
             source += f"; {kind} {intervals(fit)}, error {fit.error:.3f}"
     if tails:
         content["static"] = {"kinds": tails, "source": source}
+
+
+def held_tail(hold: Mapping[str, Any], num_sms: int) -> float:
+    """The tail law's coefficient of a dynamic kernel: while SMs are held, its others do
+    `share / tail_law(a, share)` of its usual work, and it ends later by the rest."""
+    share = 1.0 - hold["held_sms"] / num_sms
+    late = median((ns - hold["alone_ns"]) / held_ns for held_ns, ns in hold["holds"])
+    ratio = share / max(share, 1.0 - late)
+    return float(min(1.0, max(LEAST_TAIL, (ratio**4 - share**4) / (1.0 - share**4))))
 
 
 def _add_forms(

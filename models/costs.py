@@ -151,4 +151,6 @@ def peaks_of(profile: ProfileFile) -> Peaks:
     """The data-sheet figures that forms refer to."""
     gpu = profile.gpu
     rates = tuple((dtype, tflops * 1e3) for dtype, tflops in sorted(gpu.peak_tflops.items()))
-    return Peaks(rates, gpu.hbm_gbps, gpu.sms, gpu.saturating_sms, profile.static.tail)
+    static = profile.static
+    tails = tuple(sorted(static.kinds.items()))
+    return Peaks(rates, gpu.hbm_gbps, gpu.sms, gpu.saturating_sms, static.tail, tails)

@@ -17,13 +17,15 @@ from models.work import GridKind, Work
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """Data-sheet figures of a GPU: FLOP per ns by dtype, HBM bytes per ns, SMs, the SMs that saturate
-    HBM (fewer get a proportional share of the bandwidth), and the coefficient of the tail law."""
+    HBM (fewer get a proportional share of the bandwidth), and the coefficient of the tail law, of static
+    kernels and by kind of work."""
 
     flops_per_ns: tuple[tuple[str, float], ...]
     hbm_gbps: float
     sms: int
     saturating_sms: int
     static_tail: float = 1.0
+    tails: tuple[tuple[str, float], ...] = ()
 
     def rate(self, dtype: str) -> float:
         """FLOP per ns at the peak of `dtype`; InputError names those there are."""
@@ -71,13 +73,18 @@ def tiles(work: Work, tile_m: int = 128, tile_n: int = 128) -> int:
     return sizes.get("heads", 1) * -(-rows // tile_m) * -(-sizes["n"] // tile_n)
 
 
+def tail_law(a: float, share: float) -> float:
+    """Time of a tile while this share of the SMs computes, over that when all do."""
+    return float((a + (1 - a) * share**4) ** 0.25)
+
+
 def _compute_slowdown(work: Work, peaks: Peaks, sms: int, grid: GridKind) -> float:
-    """Compute time on `sms` SMs over that on all. A static grid takes whole tiles per SM, and each tile
-    the less time the fewer SMs compute (tail law: `(a + (1 - a) (n / all)^4)^(1/4)`); for the other
-    grids it is inversely proportional."""
+    """Compute time on `sms` SMs over that on all. A static grid takes whole tiles per SM, the others are
+    inversely proportional; and each tile takes the less time the fewer SMs compute, by the tail law of
+    the kind, or of static kernels where the kind has none."""
+    tails, share = dict(peaks.tails), sms / peaks.sms
     count = tiles(work) if grid == "static" else 0
     if not count:
-        return peaks.sms / sms
+        return tail_law(tails.get(work.kind, 1.0), share) / share
     rounds = -(-count // sms) / -(-count // peaks.sms)
-    a, share = peaks.static_tail, sms / peaks.sms
-    return float(rounds * (a + (1 - a) * share**4) ** 0.25)
+    return rounds * tail_law(tails.get(work.kind, peaks.static_tail), share)

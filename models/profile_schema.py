@@ -79,7 +79,7 @@ class MemorySection(Section):
 class StaticSection(Section):
     """Coefficient `a` of the tail law of static persistent kernels: of n CTAs on all SMs each runs in
     `(a + (1 - a) (n / SMs)^4)^(1/4)` of the time that it takes among SMs of them. `kinds` replace it for
-    single kinds of work."""
+    single kinds of work, dynamic kernels too, which are held to have 1 otherwise."""
 
     tail: Fraction
     kinds: dict[str, Fraction] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.calibrated_profile import grid_kind
+from models.calibrated_profile import grid_kind, held_tail
 from models.counts import gemm, grouped_gemm
 from models.fit import fit_tail
 from models.kernel_names import NO_TILE, tile_of
@@ -121,6 +121,17 @@ def test_kernels_that_share_out_tiles_are_told_by_how_late_they_end(
     holds = [[ns, 400e3 + late * ns] for ns in (100e3, 200e3, 300e3)]
     hold = {"ctas": ctas, "threads": 384, "registers": 64512, "smem_bytes": 200_000}
     assert grid_kind(hold | {"alone_ns": 400e3, "holds": holds}, profile) == kind
+
+
+def test_a_dynamic_kernels_tail_law_is_told_by_how_late_it_ends() -> None:
+    """24 of 132 SMs held: the others work as the law with 0.3 says."""
+    share = 108 / 132
+    late = 1 - share / (0.3 + 0.7 * share**4) ** 0.25
+    holds = [[ns, 400e3 + late * ns] for ns in (100e3, 200e3)]
+    hold = {"held_sms": 24, "alone_ns": 400e3, "holds": holds}
+    assert held_tail(hold, 132) == pytest.approx(0.3)
+    never = hold | {"holds": [[100e3, 400e3 + 24 / 132 * 100e3]]}
+    assert held_tail(never, 132) == pytest.approx(1.0)
 
 
 def test_a_slowdowns_coefficients_follow_direction_and_sms() -> None:
