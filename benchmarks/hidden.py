@@ -1,6 +1,7 @@
 """How much communication ran beside compute, from the kernels of a profiler trace.
 
-A kernel is communication when it is one of DeepEP's, its layout (which sends nothing) apart.
+A kernel is communication when it is one of DeepEP's or one of our exchanges', their layout (which sends
+nothing) apart.
 """
 
 from __future__ import annotations
@@ -10,6 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 Interval = tuple[float, float]
+OURS = tuple(
+    f"{name}_kernel"
+    for name in (
+        "dispatch_send", "dispatch_recv", "combine_send", "combine_recv", "notify", "transfer",
+        "combine",
+    )
+)  # fmt: skip
 # A case counts as overlapped by measurement when this share of its makespan is communication beside
 # compute. Where less is hidden, adding everything up is off by less than the error that is aimed at.
 LEAST_SHARE = 0.05
@@ -37,8 +45,8 @@ def hidden(events: Iterable[Mapping[str, Any]], runs: int = 1) -> Hidden:
 
 
 def is_communication(name: str) -> bool:
-    """Whether the kernel of this name is one of DeepEP's that exchange."""
-    return "deep_ep" in name and "layout" not in name
+    """Whether the kernel of this name is one of DeepEP's or of ours that exchange."""
+    return name in OURS or ("deep_ep" in name and "layout" not in name)
 
 
 def union(intervals: Collection[Interval]) -> list[Interval]:

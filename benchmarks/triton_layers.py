@@ -2,8 +2,10 @@
 
     torchrun --nproc-per-node 2 -m benchmarks.triton_layers --phase decode --tokens 64 128
     torchrun --nproc-per-node 2 -m benchmarks.triton_layers --phase prefill --tokens 4096 --comm-sms 20
+    torchrun --nproc-per-node 2 -m benchmarks.triton_layers --phase decode --sbo-sms 8 --tokens 64
 
-Lines say the error against the plain model, the error against sequential, and the median time of a
+`--sbo-sms` gives single-batch overlap's combine that many SMs instead of the serving engine's number.
+Without `--tokens` only results are checked. Lines say the error against the plain model, the error against sequential, and the median time of a
 layer with its extremes; everything goes to `triton_layers_{phase}.json` in the folder named by OUT.
 """
 
@@ -25,10 +27,13 @@ import torch.distributed as dist
 from benchmarks.production_plan import SCENARIO, uniform
 from executor.execute import execute
 from executor.peers import gathered
-from executor.production_setup import Session, plain_output, relative_error, run_output
-from executor.triton_set import open_triton_session, triton_kernels
+from executor.production import Production
+from executor.production_setup import plain_output, relative_error, run_output
+from executor.sessions import Sessions
 from models.deployment import Batch, Deployment
+from models.fusion_deployment import forced_fusion
 from models.routing import Routing, RoutingSpec, route
+from models.sglang_rules import load_rules
 from scenarios import load
 from scenarios.resolve import resolve
 from schedules.builders import build
@@ -38,7 +43,9 @@ SCHEDULES = {
     "decode": ("sequential", "baseline", "sbo.v1", "sbo.v1b", "sbo.v2", "tbo"),
     "prefill": ("sequential", "baseline", "tbo"),
 }
-CHECKED_TOKENS = {"decode": 32, "prefill": 256}
+FUSED = ("baseline+fused", "baseline+fused+waterfill", "tbo+fused")
+# Waterfill moves nothing below 64 tokens on a rank, and half of that in a child.
+CHECKED_TOKENS = {"decode": 96, "prefill": 256}
 
 
 class Layers:
@@ -47,14 +54,17 @@ class Layers:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.phase, self.layers = arguments.phase, arguments.layers
         self.repeats, self.rank = arguments.repeats, int(os.environ["RANK"])
+        split = {load_rules().sbo.comm_sms_env: str(arguments.sbo_sms)}
+        self.env = split if arguments.sbo_sms else {}
         base = resolve(load(SCENARIO.format(phase=self.phase))).deployment
         self.deployment: Deployment = replace(
             base, a2a=replace(base.a2a, num_sms=arguments.comm_sms)
         )
-        largest = uniform(self.phase, max(arguments.tokens))
-        self.session: Session = open_triton_session(
-            self.deployment, largest, self.routing(largest), self.rank, dist.group.WORLD
-        )
+        world, most = dist.group.WORLD, max([*arguments.tokens, CHECKED_TOKENS[self.phase]])
+        self.sessions = Sessions(
+            self.rank, dist.get_world_size(), world, arguments.comm_sms, 0, lambda what: None,
+            "triton", most,
+        )  # fmt: skip
         self.records: list[dict[str, Any]] = []
         self.began = time.monotonic()
 
@@ -68,8 +78,18 @@ class Layers:
         """The schedule's program."""
         return build(
             schedule, self.deployment, batch, self.routing(batch), layers=layers, launch=launch,
-            allow_refused=True,
+            allow_refused=True, env=self.env,
         )  # fmt: skip
+
+    def kernels(self, schedule: str, batch: Batch, layers: int) -> Production:
+        """The kernel set of a schedule, with its fusion."""
+        deployment = self.deployment
+        if "+" in schedule:
+            deployment = replace(deployment, fusion=forced_fusion(deployment, "water" in schedule))
+        session = self.sessions.of(deployment)
+        return self.sessions.kernel_set(
+            session, batch, self.routing(batch), layers=layers, deadline_s=120.0
+        )
 
     def report(self, record: dict[str, Any]) -> None:
         """Keep and print a record on rank 0."""
@@ -84,15 +104,14 @@ class Layers:
         """One layer of every schedule against the plain model and against sequential."""
         batch = uniform(self.phase, CHECKED_TOKENS[self.phase])
         first = None
-        for schedule in SCHEDULES[self.phase]:
+        for schedule in (*SCHEDULES[self.phase], *FUSED):
             program = self.program(schedule, batch, 1, "eager")
-            kernels = triton_kernels(
-                self.session, batch, self.routing(batch), layers=1, deadline_s=120.0
-            )
+            kernels = self.kernels(schedule, batch, 1)
             out = run_output(program, kernels, self.rank)
             out = run_output(program, kernels, self.rank)
             start = kernels.inputs["in.hidden"]
-            plain = plain_output(self.session, kernels, batch, self.routing(batch), 1)
+            session = self.sessions.of(self.deployment)
+            plain = plain_output(session, kernels, batch, self.routing(batch), 1)
             first = out if first is None else first
             pair = (relative_error(out, plain, start), relative_error(out, first, start))
             worst = [max(both) for both in zip(*gathered(pair), strict=True)]
@@ -103,9 +122,7 @@ class Layers:
         batch = uniform(self.phase, tokens)
         runs = {}
         for schedule in SCHEDULES[self.phase]:
-            kernels = triton_kernels(
-                self.session, batch, self.routing(batch), layers=self.layers, deadline_s=60.0
-            )
+            kernels = self.kernels(schedule, batch, self.layers)
             execute(self.program(schedule, batch, 1, "eager"), kernels, rank=self.rank)
             program = self.program(schedule, batch, self.layers, None)
             execute(program, kernels, rank=self.rank)
@@ -128,7 +145,8 @@ def main() -> None:
     """Check, then measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--phase", choices=tuple(SCHEDULES), default="decode")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[128])
+    parser.add_argument("--tokens", type=int, nargs="*", default=[])
+    parser.add_argument("--sbo-sms", type=int)
     parser.add_argument("--comm-sms", type=int, default=20)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=9)

@@ -19,6 +19,8 @@ from executor.kernels.peer_memory import PeerMemory, alone, symmetric
 from models.deployment import Deployment
 from schedules.program import Op
 
+# A peer may still be compiling what it launches next.
+DEADLINE_NS = 30_000_000_000
 BUFFERS = {"": 0, "a": 0, "b": 1}
 GRAINS: tuple[Grain, ...] = ("rows", "experts")
 PHASES = {0: "dispatch", 1: "signal", 2: "combine", 3: "notify", 4: "transfer", 5: "combine"}
@@ -91,7 +93,7 @@ def open_exchange(
         except MissingResource as error:
             warnings.warn(f"{error}; exchanges go through NCCL, without a budget", stacklevel=2)
             return TritonExchange(Collective(shape, collective_group(group), device), None)
-        return TritonExchange(Normal(own, shape), None)
+        return TritonExchange(Normal(own, shape, deadline_ns=DEADLINE_NS), None)
     most = deployment.a2a.max_dispatch_tokens_per_rank
     low = low_latency.Shape(ranks, experts, model.hidden_size, top_k, most, fp8)
     words = {
@@ -99,5 +101,6 @@ def open_exchange(
         for buffer in set(BUFFERS.values())
         for grain in GRAINS
     }
-    exchange = LowLatency(region(low_latency.region_bytes(low)), low)
+    own = region(low_latency.region_bytes(low))
+    exchange = LowLatency(own, low, deadline_ns=DEADLINE_NS)
     return TritonExchange(None, exchange, words=words)

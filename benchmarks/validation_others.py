@@ -1,0 +1,78 @@
+"""Whole programs of another kernel set, or on more GPUs: predicted beside measured.
+
+    torchrun --nproc-per-node 2 -m benchmarks.validation_run --kernels triton \\
+        --cases benchmarks/validation_triton.yaml --out measured.jsonl
+    python -m benchmarks.validation_others measured.jsonl --cases benchmarks/validation_triton.yaml \\
+        --profile h200-2x-nvlink-triton-measured
+
+Prints figures of fidelity and a table, in Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.validation import PUBLIC, predict, read
+from benchmarks.validation_cases import groups
+from benchmarks.validation_document import percentile, predictors, table
+from benchmarks.validation_outcome import Case, cases
+from models.profile import load_machine
+
+
+def compared(measured: Path, files: Sequence[Path], profile: str) -> list[Case]:
+    """Every case of the files that was measured."""
+    entries = read(measured)
+    names = {entry["group"] for entry in entries}
+    machine, public = load_machine(profile), load_machine(PUBLIC)
+    records = [
+        predict(group, schedule, machine, public) | {"unseen": False}
+        for file in files
+        for group in groups(file)
+        if group.name in names
+        for schedule in group.schedules
+    ]
+    return cases(records, entries)
+
+
+def figures(found: Sequence[Case]) -> Iterator[str]:
+    """A line for overlapped cases and one for the others."""
+    for title, chosen in (
+        ("overlapped", [c for c in found if c.overlapped]),
+        ("sequential and baseline", [c for c in found if not c.overlapped]),
+    ):
+        errors = sorted(abs(c.error) for c in chosen)
+        if not errors:
+            continue
+        clear = [c for c in chosen if c.apart]
+        off = sorted(abs(c.predicted_gain - c.gain) for c in chosen)
+        wrong = [c for c in clear if not c.right and not c.tie]
+        yield (
+            f"* {len(chosen)} {title}: makespan error median {median(errors):.1%}, 90th percentile "
+            f"{percentile(errors, 0.9):.1%}, worst {errors[-1]:.1%}; the band holds "
+            f"{sum(c.in_band for c in chosen)}; gain off by {100 * median(off):.1f} points (median), "
+            f"{100 * off[-1]:.1f} (worst); the sign is right in {sum(c.right for c in clear)} of the "
+            f"{len(clear)} whose repeats are apart, {len(wrong)} wrong signs were called clear."
+        )
+
+
+def main() -> None:
+    """Parse, predict, print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("measured", type=Path)
+    parser.add_argument("--cases", type=Path, nargs="+", required=True)
+    parser.add_argument("--profile", required=True)
+    arguments = parser.parse_args()
+    found = compared(arguments.measured, arguments.cases, arguments.profile)
+    lines = [*figures(found), "", *table(found), ""]
+    if any(c.overlapped for c in found):
+        lines += predictors([c for c in found if c.overlapped])
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
