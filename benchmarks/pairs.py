@@ -20,7 +20,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.gated import gate_machine
 from benchmarks.pairs_document import again_part, document, outcomes
 from benchmarks.pairs_draw import FIRST, pairs
 from benchmarks.pairs_plan import (
@@ -36,9 +35,10 @@ from benchmarks.pairs_plan import (
     parts_of,
     period,
 )
-from benchmarks.validation_predictors import doubts_of
 from models.machine import Machine
 from models.profile import load_machine
+from moe_overlap.gated import gate_machine
+from moe_overlap.uncertain import doubts_of
 from schedules.program import Op, Program
 from schedules.timeline import Timeline
 from simulator import simulate

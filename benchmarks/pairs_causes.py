@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.gated import gate_machine
 from benchmarks.pairs import loop_period, makespan_ns, predicted_file, read
 from benchmarks.pairs_document import FAMILIES, LOOPS, Outcome, outcomes
 from benchmarks.pairs_draw import pairs
@@ -23,6 +22,7 @@ from models.measured import read_points
 from models.point_costs import PointCosts
 from models.profile import load_machine
 from models.work import EXCHANGE_KINDS, Grid, Work
+from moe_overlap.gated import gate_machine
 from simulator import simulate
 
 BLOCK = 128

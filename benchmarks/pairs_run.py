@@ -305,8 +305,7 @@ class Bench:
 
 def compile_gemms(wanted: list[Pair], machine: Machine) -> None:
     """Compile the pairs' GEMMs in many processes; quick where DeepGEMM's cache holds them."""
-    from executor.calibrate.cases import GEMM_KINDS
-    from executor.calibrate.compile import Job, compile_all
+    from executor.calibrate.compile import GEMM_KINDS, Job, compile_all
 
     jobs: dict[Job, None] = {}
     for pair in wanted:

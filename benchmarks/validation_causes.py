@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import correlation, fmean, linear_regression, median
 from typing import Any
 
-from benchmarks.gated import makespan_ns, predicted
 from benchmarks.validation import PREDICTED, PROFILES, read
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 from benchmarks.validation_document import percentile
@@ -28,6 +27,7 @@ from models.measured import MeasuredPoint, read_points
 from models.point_costs import series_of
 from models.profile import load_machine
 from models.work import Grid, Work
+from moe_overlap.gated import makespan_ns, predicted
 
 LIBRARY = Path(__file__).parents[1] / "models" / "library" / "hardware"
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.hidden import LEAST_SHARE
-from benchmarks.validation_predictors import Prediction
+from moe_overlap.uncertain import Prediction
 
 PUBLIC_NAME = "public profile"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from moe_overlap.commands.validate import lines, table_rows
-from schedules.timeline import Span, Timeline
+from moe_overlap.gated import ungated
+from schedules.timeline import Span, Timeline, Waited
 
 
 def timeline(end_ns: int) -> Timeline:
@@ -29,3 +30,19 @@ def test_the_worst_error_of_a_gain_is_named_in_points() -> None:
     predicted = {"sequential": timeline(1000), "tbo": timeline(800)}
     rows = table_rows(predicted, {"sequential": (1000,), "tbo": (900,)})
     assert lines(rows)[-1] == "worst error of a gain: tbo, -10.0 points"
+
+
+def test_time_before_the_gates_end_is_cut_off_a_span_and_its_waits() -> None:
+    waits = (Waited("host", 30), Waited("dependency", 70, "gate", 0))
+    spans = (
+        Span("gate", 0, "main", 0, 0, 90),
+        Span("gate", 1, "main", 0, 0, 100),
+        Span("op", 0, "main", 100, 120, 150, waits=waits),
+        Span("op", 1, "main", 95, 130, 160, waits=(Waited("host", 130),)),
+    )
+    timeline = ungated(Timeline("p", "m", "predicted", spans))
+    first, second = timeline.spans
+    assert (first.ready_ns, first.start_ns, first.end_ns) == (0, 20, 50)
+    assert first.waits == (Waited("dependency", 20, "gate", 0),)
+    assert (second.ready_ns, second.start_ns, second.waits) == (0, 30, (Waited("host", 30),))
+    assert timeline.makespan_ns == 60

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gated import GATE, gated, makespan_ns, predicted
 from benchmarks.validation import PREDICTED, read
 from benchmarks.validation_cases import CASES, UNSEEN, groups
 from benchmarks.validation_document import (
@@ -23,10 +22,12 @@ from benchmarks.validation_document import (
 )
 from benchmarks.validation_draw import lines
 from benchmarks.validation_outcome import Case, cases
-from benchmarks.validation_predictors import Prediction, by_plain
+from benchmarks.validation_predictors import by_plain
 from executor.calibrate.plan import DECODE_TOKENS, PREFILL_TOKENS
 from models.machine import HostCosts
 from models.profile import load_machine
+from moe_overlap.gated import GATE, gated, makespan_ns, predicted
+from moe_overlap.uncertain import Prediction
 
 GROUPS = tuple(groups(CASES))
 FRESH = tuple(groups(UNSEEN))

@@ -15,10 +15,10 @@ from benchmarks.validation_causes import (
     rows,
 )
 from benchmarks.validation_outcome import Case
-from benchmarks.validation_predictors import Prediction
 from models.counts import elementwise, gemm
 from models.measured import MeasuredPoint
 from models.profile import load_machine
+from moe_overlap.uncertain import Prediction
 
 MACHINE = load_machine("h200-2x-nvlink")
 LARGE, SMALL = gemm(8192, 7168, 16384, "fp8_block"), gemm(1024, 7168, 16384, "fp8_block")
@@ -56,7 +56,9 @@ def test_only_kernels_bound_by_arithmetic_are_slowed_by_the_clock() -> None:
 
 
 def test_errors_that_follow_the_clock_correlate_with_it() -> None:
-    found = [Explained(case(1.02 / clock - 1), clock, 0.0, 0.001) for clock in (1.0, 1.05, 1.1, 1.15)]
+    found = [
+        Explained(case(1.02 / clock - 1), clock, 0.0, 0.001) for clock in (1.0, 1.05, 1.1, 1.15)
+    ]
     assert "correlation of error" in correlation_line(found)
     assert ": -1.00; error = +2.0% -1.00 x clock" in correlation_line(found)
     assert "fewer than three" in correlation_line(found[:2])

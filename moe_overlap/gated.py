@@ -8,7 +8,7 @@ from models.machine import Cost, Costs, Footprint, Machine
 from models.spin import SpinCosts, spin
 from models.work import Grid, Work
 from schedules.program import Launch, Op, Program, RankClass, Record, Step, Wait
-from schedules.timeline import Timeline
+from schedules.timeline import Span, Timeline
 from simulator import simulate
 
 GATE = "gate"
@@ -59,3 +59,27 @@ def makespan_ns(timeline: Timeline) -> int:
     """From the end of the last rank's gate to the end of everything."""
     gates = [span.end_ns for span in timeline.spans if span.op == GATE]
     return max(span.end_ns for span in timeline.spans) - max(gates)
+
+
+def ungated(timeline: Timeline) -> Timeline:
+    """What follows the gates, its time counted from the last gate's end."""
+    opened = max(span.end_ns for span in timeline.spans if span.op == GATE)
+    spans = (_shifted(span, opened) for span in timeline.spans if span.op != GATE)
+    return replace(timeline, spans=tuple(spans))
+
+
+def _shifted(span: Span, ns: int) -> Span:
+    """Waits that lie before the new origin are cut off."""
+    start = max(0, span.start_ns - ns)
+    room, waits = start, []
+    for waited in reversed(span.waits):
+        if room:
+            waits.append(replace(waited, ns=min(room, waited.ns)))
+            room -= waits[-1].ns
+    return replace(
+        span,
+        ready_ns=max(0, span.ready_ns - ns),
+        start_ns=start,
+        end_ns=max(start, span.end_ns - ns),
+        waits=tuple(reversed(waits)),
+    )
