@@ -7,13 +7,14 @@ from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """A file or value was refused. The message names file, key, value and what is allowed, where
-    anything is."""
+    """A file or value was refused. The message names file, key, value (None: it is missing) and what is
+    allowed, where anything is."""
 
     def __init__(self, source: str, key: str, value: object, allowed: str, line: int = 0) -> None:
         where = f"{source}:{line}" if line else source
         rest = f"; allowed: {allowed}" if allowed else ""
-        super().__init__(f"{where}: {key}: {_short(value)} is not usable{rest}")
+        fault = "is missing" if value is None else f"{_short(value)} is not usable"
+        super().__init__(f"{where}: {key}: {fault}{rest}")
         self.source = source
         self.key = key
         self.value = value

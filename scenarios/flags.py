@@ -32,10 +32,23 @@ class Flag(_Section):
 
 
 class Contradiction(_Section):
-    """Flags that cannot stand together, and why."""
+    """Flags that cannot stand together, and why: all of `flags` given, each of `values` with one of its
+    values (`none` where it is not given), and none of `without`."""
 
     flags: tuple[str, ...]
     why: str
+    values: Mapping[str, tuple[str, ...]] = {}
+    without: tuple[str, ...] = ()
+
+    def words(self, given: Mapping[str, Any]) -> tuple[str, ...]:
+        """What contradicts in a command with these flags; nothing when it does not apply."""
+        found = {flag: given.get(flag, "none") for flag in self.values}
+        if not all(flag in given for flag in self.flags) or any(f in given for f in self.without):
+            return ()
+        if any(found[flag] not in allowed for flag, allowed in self.values.items()):
+            return ()
+        valued = (f"{flag} {value}" for flag, value in found.items())
+        return (*self.flags, *valued, *(f"no {flag}" for flag in self.without[:1]))
 
 
 class FlagTable(_Section):
@@ -163,5 +176,5 @@ def _value(flag: str, entry: Flag, operands: Sequence[str]) -> Any:
 
 def _check(given: Mapping[str, Any], table: FlagTable) -> None:
     for rule in table.contradictions:
-        if all(flag in given for flag in rule.flags):
-            raise ScenarioError(f"{' and '.join(rule.flags)} contradict: {rule.why}", where=_WHERE)
+        if words := rule.words(given):
+            raise ScenarioError(f"{' and '.join(words)} contradict: {rule.why}", where=_WHERE)

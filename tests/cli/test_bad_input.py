@@ -184,6 +184,25 @@ def test_a_folder_without_a_model_is_said_in_words(run: Run) -> None:
     assert done.stderr.startswith("error: config.json: config: 'No such file or directory'")
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ('{"model_type": "glm5_next"}', "model_type: 'glm5_next' is not usable; allowed: deepseek"),
+        ('{"hidden_size": 4096}', "model_type: '' is not usable"),
+        ('{"model_type": "deepseek_v3", "moe_layer_freq": 2}', "moe_layer_freq: 2 is not usable"),
+        ('{"model_type": "qwen3_moe"}', "num_experts: is missing; allowed: a whole number"),
+    ],
+)
+def test_a_config_that_is_not_supported_says_which_field(
+    run: Run, tmp_path: Path, config: str, words: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    done = run("compare", "tiny", "--set", "model=config.json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: config.json: ")
+    assert words in done.stderr
+
+
 def test_an_override_is_named_as_the_origin(run: Run) -> None:
     setting = "schedules=[tbo, {name: mine, ops: P Q, delta: 9}]"
     done = run("compare", "tiny", "--set", setting)

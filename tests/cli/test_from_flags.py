@@ -84,6 +84,20 @@ BASE = "--model deepseek-ai/DeepSeek-V3 --tp 16 --dp 16 --enable-dp-attention --
     ("flags", "message"),
     [
         (BASE + "--enforce-shared-experts-fusion --disable-shared-experts-fusion", "contradict"),
+        (
+            BASE.replace("--moe-a2a-backend deepep", "--enable-two-batch-overlap").replace(
+                "--dp 16 --enable-dp-attention ", ""
+            ),
+            "--moe-a2a-backend none and no --enable-dp-attention contradict",
+        ),
+        (
+            BASE.replace("deepep", "megamoe") + "--enable-single-batch-overlap",
+            "--enable-single-batch-overlap and --moe-a2a-backend megamoe contradict",
+        ),
+        (
+            BASE.replace("deepep", "deepep_v2") + "--enforce-shared-experts-fusion",
+            "--moe-a2a-backend deepep_v2 contradict",
+        ),
         (BASE + "--ep-size 8", "--ep-size = 8: contradicts --tp-size 16"),
         (BASE.replace("--enable-dp-attention ", ""), "--dp-size = 16: makes replicas"),
         (BASE.replace("--dp 16", "--dp 5"), "--dp-size = 5: does not divide --tp-size 16"),
@@ -108,3 +122,10 @@ def test_a_bad_command_is_one_message(run: Run, flags: str, message: str) -> Non
     assert (done.returncode, done.stdout) == (1, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_two_batch_overlap_of_collectives_needs_only_attention_dp(run: Run) -> None:
+    flags = BASE.replace("--moe-a2a-backend deepep", "--enable-two-batch-overlap")
+    done = run("scenario", "--from-flags", flags, "--hardware", "h200-8x-ib")
+    assert done.returncode == 0, done.stderr
+    assert "backend: none" in done.stdout

@@ -284,3 +284,11 @@ def test_a_collective_takes_the_sms_of_its_channels(h200: Machine) -> None:
     assert h200.sm.ctas(taken) == 1  # all registers of an SM: nothing runs beside it there
     alone = [h200.costs.alone(gather.work, gather.grid, sms).ns for sms in (24, 132)]
     assert alone[0] == alone[1]
+
+
+def test_attention_without_data_is_labelled_and_not_refused(h200: Machine) -> None:
+    case = on(h200, deployment("qwen3-30b-a3b"))
+    layer = layer_kernels(case, decode(8, 64, 2048), spread(8, 64, 128), 0)
+    core = kernel(layer, "attn")
+    cost = h200.costs.alone(core.work, core.grid, 132)
+    assert (cost.label, cost.rel_error >= 0.4) == ("roofline", True)
