@@ -139,16 +139,19 @@ class Deployment:
 @dataclass(frozen=True)
 class Batch:
     """What every rank holds in one step, sequence by sequence: `new_tokens[rank][i]` tokens enter the layer
-    and attend to `prefix_tokens[rank][i]` tokens already in the KV cache (plus themselves, causally)."""
+    and attend to `prefix_tokens[rank][i]` tokens already in the KV cache (plus themselves, causally).
+    `rows` states the tokens of each rank, padding included, where an attention group deals them evenly
+    to its ranks; () where each rank has those of its own sequences."""
 
     phase: Phase
     new_tokens: tuple[tuple[int, ...], ...]
     prefix_tokens: tuple[tuple[int, ...], ...]
+    rows: tuple[int, ...] = ()
 
     @cached_property
     def tokens(self) -> tuple[int, ...]:
         """Tokens per rank that enter the layer."""
-        return tuple(sum(lens) for lens in self.new_tokens)
+        return self.rows or tuple(sum(lens) for lens in self.new_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from models.deployment import Attention, Batch, Deployment
 
 @dataclass(frozen=True, slots=True)
 class SequenceSums:
-    """Of the sequences that one rank's attention processes: how many, their new tokens, the keys that
-    they hold (`kv_tokens`), and the query-key pairs that causal attention computes (`pairs`)."""
+    """Of the sequences that one rank's attention processes: how many, their new tokens (with the padding
+    of a child batch), the keys that they hold (`kv_tokens`), and the query-key pairs that causal
+    attention computes (`pairs`)."""
 
     sequences: int
     tokens: int
@@ -36,7 +37,8 @@ def sequence_sums(
     for peer in attention_ranks(deployment, rank):
         new += batch.new_tokens[peer]
         prefix += batch.prefix_tokens[peer]
-    return _sums(new, prefix, keep)
+    rows = sum(batch.rows[peer] for peer in attention_ranks(deployment, rank)) if batch.rows else 0
+    return _sums(new, prefix, keep, max(rows, sum(new)))
 
 
 def kept_keys(attention: Attention) -> int:
@@ -46,7 +48,7 @@ def kept_keys(attention: Attention) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _sums(new: tuple[int, ...], prefix: tuple[int, ...], keep: int) -> SequenceSums:
+def _sums(new: tuple[int, ...], prefix: tuple[int, ...], keep: int, rows: int) -> SequenceSums:
     kv_tokens = pairs = sequences = 0
     for added, before in zip(new, prefix, strict=True):
         if not added:
@@ -54,7 +56,7 @@ def _sums(new: tuple[int, ...], prefix: tuple[int, ...], keep: int) -> SequenceS
         sequences += 1
         kv_tokens += before + added if not keep else min(before + added, keep + added - 1)
         pairs += _pairs(added, before, keep)
-    return SequenceSums(sequences, sum(new), kv_tokens, pairs)
+    return SequenceSums(sequences, rows, kv_tokens, pairs)
 
 
 def _pairs(added: int, before: int, keep: int) -> int:

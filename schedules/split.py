@@ -3,6 +3,10 @@
 Decode and target-verify batches are cut at half their sequences. An extend batch is cut between
 sequences where the token sums are closest, or, when that cut is too uneven, inside a sequence
 (two-chunk): child B then attends to the piece that child A computes in the same layer.
+
+With attention TP the ranks of a group share one batch: it is cut once, and each child's tokens are
+padded to a multiple of the group's ranks and dealt to them evenly (SGLang 0.5.23,
+`batch_overlap/two_batch_overlap.py: tbo_padded_len`).
 """
 
 from __future__ import annotations
@@ -11,8 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from models.deployment import Batch
+import numpy as np
+
+from models.deployment import Batch, Phase
+from models.routing import Routing
 from models.sglang_rules import Refused, Rules, load_rules
+from models.topk_draw import Ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,29 +124,88 @@ def child_prefixes(prefix: Sequence[int], cut: Cut) -> tuple[tuple[int, ...], tu
 
 
 def split_batch(
-    batch: Batch, *, threshold: float | None = None, rules: Rules | None = None
+    batch: Batch,
+    *,
+    threshold: float | None = None,
+    rules: Rules | None = None,
+    attention_tp: int = 1,
 ) -> tuple[Batch, Batch, tuple[Cut, ...]]:
     """Child batches A and B of all ranks, and the cut of each rank.
 
     A decode batch is cut by sequences (each keeps all its new tokens, one or the draft length); a
-    prefill batch as in `split_extend` with `threshold`, by default the rules' own.
+    prefill batch as in `split_extend` with `threshold`, by default the rules' own. `attention_tp`
+    neighbours share one cut, of the sequences of all of them; those of a child then stand on the
+    group's first rank, and `rows` says what each rank is dealt.
     """
     rules = rules or load_rules()
     limit = rules.defaults.tbo_threshold if threshold is None else threshold
-    cuts = tuple(_cut(batch.phase == "decode", lens, limit) for lens in batch.new_tokens)
-    news = [child_lens(lens, cut) for lens, cut in zip(batch.new_tokens, cuts, strict=True)]
-    olds = [child_prefixes(lens, cut) for lens, cut in zip(batch.prefix_tokens, cuts, strict=True)]
+    new, old = (_gathered(lens, attention_tp) for lens in (batch.new_tokens, batch.prefix_tokens))
+    cuts = tuple(_cut(batch.phase == "decode", lens, limit) for lens in new)
+    news = [child_lens(lens, cut) for lens, cut in zip(new, cuts, strict=True)]
+    olds = [child_prefixes(lens, cut) for lens, cut in zip(old, cuts, strict=True)]
     child_a, child_b = (
-        Batch(batch.phase, tuple(new[side] for new in news), tuple(old[side] for old in olds))
+        _child(
+            batch.phase, [lens[side] for lens in news], [lens[side] for lens in olds], attention_tp
+        )
         for side in (0, 1)
     )
-    return child_a, child_b, cuts
+    return child_a, child_b, tuple(cut for cut in cuts for _ in range(attention_tp))
+
+
+def split_routing(
+    routing: Routing, cuts: Sequence[Cut], attention_tp: int = 1
+) -> tuple[Routing, Routing]:
+    """Where the tokens of children A and B go, by the ranks that they are dealt to; padded rows have no
+    expert (-1)."""
+    at = [cut.token_index for cut in cuts]
+    if attention_tp == 1:
+        return routing.slice([0] * len(at), at), routing.slice(at, routing.tokens)
+    ids: tuple[list[Ids], list[Ids]] = ([], [])
+    for first in range(0, len(at), attention_tp):
+        rows = np.concatenate(routing.ids[first : first + attention_tp])
+        for side, part in zip(ids, (rows[: at[first]], rows[at[first] :]), strict=True):
+            padded = padded_length(len(part), attention_tp)
+            filled = np.full((padded, routing.top_k), -1, dtype=np.int32)
+            filled[: len(part)] = part
+            side.extend(np.split(filled, attention_tp))
+    child_a, child_b = (Routing(tuple(s), routing.num_physical, routing.ep_size) for s in ids)
+    return child_a, child_b
+
+
+def padded_length(tokens: int, attention_tp: int) -> int:
+    """Rows of a child with so many tokens: the next multiple of the ranks that share attention."""
+    return -(-tokens // attention_tp) * attention_tp
 
 
 def non_padded(token_index: int, valid_tokens: int) -> tuple[int, int]:
     """Valid tokens of children A and B when only the first `valid_tokens` of the batch are:
     padding falls on B first."""
     return min(token_index, valid_tokens), max(0, valid_tokens - token_index)
+
+
+def _gathered(lens: Sequence[tuple[int, ...]], attention_tp: int) -> list[tuple[int, ...]]:
+    """Lengths by attention group, rank after rank."""
+    groups = (lens[i : i + attention_tp] for i in range(0, len(lens), attention_tp))
+    return [tuple(length for rank in group for length in rank) for group in groups]
+
+
+def _child(
+    phase: Phase,
+    new: Sequence[tuple[int, ...]],
+    old: Sequence[tuple[int, ...]],
+    attention_tp: int,
+) -> Batch:
+    """One child from its lengths by attention group."""
+    if attention_tp == 1:
+        return Batch(phase, tuple(new), tuple(old))
+    rest = ((),) * (attention_tp - 1)
+    rows = [padded_length(sum(lens), attention_tp) // attention_tp for lens in new]
+    return Batch(
+        phase,
+        tuple(part for lens in new for part in (lens, *rest)),
+        tuple(part for lens in old for part in (lens, *rest)),
+        tuple(count for count in rows for _ in range(attention_tp)),
+    )
 
 
 def _cut(decode: bool, lens: Sequence[int], threshold: float) -> Cut:

@@ -13,7 +13,7 @@ from models.routing import Routing
 from models.sglang_rules import Refused, Rules, load_rules
 from models.sglang_sbo import is_blackwell
 from schedules.builders.turns import CHILDREN
-from schedules.split import Cut, split_batch
+from schedules.split import Cut, split_batch, split_routing
 
 Launching = Literal["cuda_graph", "eager"]
 Fold = bool | Literal["exact", "representative", "extremes"]
@@ -87,12 +87,14 @@ class Request:
     @cached_property
     def children(self) -> tuple[Child, Child]:
         """Both children of a two-batch split."""
-        *batches, cuts = split_batch(self.batch, threshold=self.threshold, rules=self.rules)
-        at = [cut.token_index for cut in cuts]
-        bounds = ([0] * len(at), at), (at, self.batch.tokens)
+        shared = self.deployment.attention_tp
+        *batches, cuts = split_batch(
+            self.batch, threshold=self.threshold, rules=self.rules, attention_tp=shared
+        )
+        routed = split_routing(self.routing, cuts, shared)
         child_a, child_b = (
-            Child(name, batch, self._dispatched(self.routing.slice(*bound)), cuts)
-            for name, batch, bound in zip(CHILDREN, batches, bounds, strict=True)
+            Child(name, batch, self._dispatched(routing), cuts)
+            for name, batch, routing in zip(CHILDREN, batches, routed, strict=True)
         )
         return child_a, child_b
 

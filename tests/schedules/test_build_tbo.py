@@ -178,3 +178,25 @@ def test_an_exchange_that_is_whole_in_its_first_half_hides_nothing() -> None:
 def test_the_split_costs_host_time_before_the_graph() -> None:
     steps = program("tbo", DECODE, whole_step=True).classes[0].steps
     assert steps[:2] == (HostWork("split_metadata"), Begin("graph", "step"))
+
+
+def test_children_of_an_attention_group_work_on_padded_rows_and_send_real_ones() -> None:
+    """Attention TP 2, 65 sequences a rank: a group's 130 make children of 65, padded to 66, 33 rows a
+    rank. Attention projects 66 rows, the gate sees 33, and only 65 x 8 copies of a group are sent."""
+    base, batch, routing = case(DECODE, tokens=65)
+    pair = replace(base, attention_tp=2, attention_dp=4)
+    built = build("tbo", pair, batch, routing, layers=1, fold=False)
+    for cls in built.classes:
+        rows = {(op.child, kernel(op)): op.work.dim("m") for op in cls.ops if kernel(op) in GEMMS}
+        assert rows == {(child, name): GEMMS[name] for child in ("a", "b") for name in GEMMS}
+    copy = 7168 + 56 * 4 + 16  # fp8, a scale per 128 values, a header
+    sent = [
+        [sum(row) for row in exchange.bytes]
+        for exchange in built.exchanges
+        if exchange.name.endswith("dispatch")
+    ]
+    groups = [[rank[r] + rank[r + 1] for r in range(0, 8, 2)] for rank in sent]
+    assert groups == [[65 * 8 * copy] * 4] * 2
+
+
+GEMMS = {"o_proj": 66, "gate": 33}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.deployment import Batch
+from models.routing import Routing
 from models.sglang_rules import Refused
 from schedules.split import (
     child_lens,
@@ -16,6 +18,7 @@ from schedules.split import (
     split_extend,
     split_graph_replay,
     split_mode,
+    split_routing,
 )
 
 LENS = st.lists(st.integers(0, 4096), min_size=1, max_size=12)
@@ -89,6 +92,63 @@ def test_one_sequence_leaves_child_a_empty() -> None:
     a, b, _ = split_batch(Batch("decode", ((1,),), ((64,),)))
     assert a.tokens == (0,)
     assert b.prefix_tokens == ((64,),)
+
+
+def test_an_attention_group_is_cut_once_and_padded_to_its_ranks() -> None:
+    """Two ranks of five sequences share attention. The group's ten are cut at five; five rows pad to six,
+    three a rank. Cut rank by rank, child A would have four."""
+    batch = Batch("decode", ((1,) * 5,) * 2, ((10, 11, 12, 13, 14), (20, 21, 22, 23, 24)))
+    a, b, cuts = split_batch(batch, attention_tp=2)
+    assert a.prefix_tokens == ((10, 11, 12, 13, 14), ())
+    assert b.prefix_tokens == ((20, 21, 22, 23, 24), ())
+    assert a.tokens == b.tokens == (3, 3)
+    assert [cut.token_index for cut in cuts] == [5, 5]
+    ids = (
+        np.arange(10, dtype=np.int32).reshape(5, 2),
+        np.arange(10, 20, dtype=np.int32).reshape(5, 2),
+    )
+    left, right = split_routing(Routing(ids, 20, 2), cuts, 2)
+    assert [rows.tolist() for rows in left.ids] == [
+        [[0, 1], [2, 3], [4, 5]],
+        [[6, 7], [8, 9], [-1, -1]],
+    ]
+    assert [rows.tolist() for rows in right.ids] == [
+        [[10, 11], [12, 13], [14, 15]],
+        [[16, 17], [18, 19], [-1, -1]],
+    ]
+
+
+def test_a_group_of_prompts_is_cut_inside_the_longer_one() -> None:
+    """8 + 5 tokens: the cut between them (8 against 5) is too uneven, so A takes 6 of the 8, three rows a
+    rank; B has 2 + 5 and one row of padding, four a rank."""
+    batch = Batch("prefill", ((8,), (5,)), ((1,), (2,)))
+    a, b, cuts = split_batch(batch, attention_tp=2)
+    assert (a.new_tokens, a.tokens) == (((6,), ()), (3, 3))
+    assert (b.new_tokens, b.tokens) == (((2, 5), ()), (4, 4))
+    assert b.prefix_tokens == ((1 + 6, 2), ())
+    assert all(cut.two_chunk for cut in cuts)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=4, max_size=4),
+    st.sampled_from([1, 2, 4]),
+)
+def test_children_of_groups_lose_no_token(lens: list[list[int]], tp: int) -> None:
+    new = tuple(map(tuple, lens))
+    batch = Batch("prefill", new, tuple((0,) * len(rank) for rank in new))
+    *children, cuts = split_batch(batch, attention_tp=tp)
+    for first in range(0, 4, tp):
+        group = range(first, first + tp)
+        real = [sum(sum(child.new_tokens[rank]) for rank in group) for child in children]
+        dealt = [[child.tokens[rank] for rank in group] for child in children]
+        assert sum(real) == sum(batch.tokens[rank] for rank in group)
+        for tokens, rows in zip(real, dealt, strict=True):
+            assert len(set(rows)) == 1
+            assert 0 <= sum(rows) - tokens < tp
+    ids = tuple(np.zeros((tokens, 1), np.int32) for tokens in batch.tokens)
+    routed = split_routing(Routing(ids, 4, 4), cuts, tp)
+    assert [part.tokens for part in routed] == [child.tokens for child in children]
+    assert sum(int((rows >= 0).sum()) for part in routed for rows in part.ids) == sum(batch.tokens)
 
 
 def test_modes_without_a_split_are_refused() -> None:
