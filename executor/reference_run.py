@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from executor.arithmetic import LAYER_KERNELS
+from executor.collective_arithmetic import collective_table
 from executor.emulator import Order
 from executor.execute import execute
 from executor.kernel_set import PeerLost
@@ -85,8 +86,9 @@ def run_rank(case: Case, program: Program, rank: int, transport: Transport, run:
     """One rank's run; the other ranks run at the same time on connected transports."""
     inputs = case.inputs()[rank]
     at = case.cuts[rank].token_index
+    collective = any(exchange.family == "collective" for exchange in program.exchanges)
     kernels = Reference(
-        table(LAYER_KERNELS),
+        collective_table() if collective else table(LAYER_KERNELS),
         transport,
         layer_state(
             case.model,
