@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ SHAPES = ("prefill", "prefill two chunk", "prefill one rank idle", "prefill one 
 def program(name: str, made: Case) -> Program:
     base = deployment(made)
     base = replace(base, a2a=replace(base.a2a, backend="none", mode="normal"))
-    own = {"ops": OPS, "delta": 0} if name == "mine" else {}
+    own: dict[str, Any] = {"ops": OPS, "delta": 0} if name == "mine" else {}
     return build(
         name,
         base,
