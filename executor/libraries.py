@@ -30,6 +30,11 @@ GEMM_NAMES = {
     ),
 }
 
+SOURCES = {
+    "deep_gemm": "https://github.com/deepseek-ai/DeepGEMM",
+    "deep_ep": "https://github.com/deepseek-ai/DeepEP",
+}
+
 
 def load_library(name: str, what_for: str) -> ModuleType:
     """The module, or MissingResource with the reason that it cannot be loaded."""
@@ -37,7 +42,10 @@ def load_library(name: str, what_for: str) -> ModuleType:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise MissingResource(f"{what_for} needs {name}, which does not load: {reason}") from None
+        where = f"; its source: {SOURCES[name]}" if name in SOURCES else ""
+        raise MissingResource(
+            f"{what_for} needs {name}, which does not load: {reason}{where}"
+        ) from None
 
 
 class DeepGemm:

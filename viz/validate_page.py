@@ -15,6 +15,7 @@ from viz.sections import section_data
 from viz.validation import Compared, OpError, compare_ops
 from viz.view import clock_note, timeline_note
 
+TEXT_COLUMNS = ("kind", "can come from")
 Pairs = Mapping[str, tuple[Timeline, Timeline]]
 
 
@@ -48,6 +49,7 @@ def _document(pair: tuple[Timeline, Timeline], compared: Compared) -> dict[str, 
                 "predicted_us": op.predicted_us,
                 "measured_us": op.measured_us,
                 "pairs": op.pairs,
+                "cause": op.cause,
             }
             for op in compared.ops
         ],
@@ -67,7 +69,15 @@ def _totals_html(pairs: Pairs) -> str:
 
 def _ops_html(name: str, compared: Compared) -> str:
     rows = "".join(_op_html(op) for op in compared.ops)
-    columns = ("op", "predicted", "measured", "predicted / measured", "spans", "kind")
+    columns = (
+        "op",
+        "predicted",
+        "measured",
+        "predicted / measured",
+        "spans",
+        "kind",
+        "can come from",
+    )
     missing = [
         f"Only {origin}: {', '.join(names)}."
         for origin, names in (
@@ -85,7 +95,8 @@ def _op_html(op: OpError) -> str:
     title = next(f.title for f in FAMILIES if f.name == op.family)
     return (
         f'<tr><th scope="row">{escape(op.name)}</th>{_numbers(op.predicted_us, op.measured_us)}'
-        f'<td>{op.pairs}</td><td class="text">{escape(title)}</td></tr>'
+        f'<td>{op.pairs}</td><td class="text">{escape(title)}</td>'
+        f'<td class="text">{escape(op.cause)}</td></tr>'
     )
 
 
@@ -99,7 +110,7 @@ def _numbers(predicted_us: float, measured_us: float) -> str:
 
 def _table(name: str, columns: tuple[str, ...], rows: str) -> str:
     head = "".join(
-        f'<th scope="col"{" class=text" * (title == "kind")}>{escape(title)}</th>'
+        f'<th scope="col"{" class=text" * (title in TEXT_COLUMNS)}>{escape(title)}</th>'
         for title in columns
     )
     return (

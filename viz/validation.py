@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -14,18 +14,25 @@ from viz.terminal_timeline import short_name
 @dataclass(frozen=True, slots=True)
 class OpError:
     """One op over all layers and ranks that both timelines have: mean durations in µs, and how many
-    pairs of spans they are the mean of. `name` has the child but no layer (`b.dispatch.send`)."""
+    pairs of spans they are the mean of. `name` has the child but no layer (`b.dispatch.send`); `cause`
+    is what of the prediction the difference can come from."""
 
     name: str
     family: str
     predicted_us: float
     measured_us: float
     pairs: int
+    cause: str = ""
 
     @property
     def ratio(self) -> float:
         """Predicted over measured."""
         return self.predicted_us / self.measured_us
+
+    @property
+    def off_us(self) -> float:
+        """Predicted less measured, all spans together."""
+        return (self.predicted_us - self.measured_us) * self.pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,33 @@ def _error(name: str, pairs: list[tuple[Span, Span]]) -> OpError:
         fmean(p.duration_ns for p, _ in pairs) / 1000,
         fmean(m.duration_ns for _, m in pairs) / 1000,
         len(pairs),
+        cause_of(pairs),
     )
+
+
+def cause_of(pairs: Sequence[tuple[Span, Span]]) -> str:
+    """What half of the difference, or all of it, can come from: a wait or a slowdown that was predicted
+    inside the op; else what the op costs alone, with the label of that cost. Where it was measured
+    longer than predicted, also the waits that a measured span holds: it begins when its stream comes
+    to it."""
+    off = fmean(p.duration_ns - m.duration_ns for p, m in pairs)
+    stalls: dict[str, float] = {}
+    for predicted, _ in pairs:
+        for stall in predicted.stalls:
+            stalls[stall.cause] = stalls.get(stall.cause, 0.0) + stall.ns / len(pairs)
+    slowed = fmean(p.duration_ns - (p.alone_ns or p.duration_ns) for p, _ in pairs)
+    slowed -= sum(stalls.values())
+    label = pairs[0][0].label or "not known"
+    if off > 0:
+        cause, most = max(stalls.items(), key=lambda item: item[1], default=("", 0.0))
+        if most >= off / 2:
+            return f"predicted {cause.replace('_', ' ')} inside it"
+        if slowed >= off / 2:
+            return "predicted slowdown beside others"
+        return f"time alone ({label})"
+    if slowed > 0 or stalls:
+        return f"slowdown or waits beside others, or time alone ({label})"
+    return f"time alone ({label}), or waits of the measured span"
 
 
 def _longest_first(op: OpError) -> tuple[float, str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +19,7 @@ from moe_overlap.commands.run import LayersOption, RepeatsOption
 from moe_overlap.errors import Refused
 
 if TYPE_CHECKING:
+    from moe_overlap.uncertain import Prediction
     from scenarios.resolve import Resolved
     from schedules.timeline import Timeline
 
@@ -45,20 +44,7 @@ OtherGpuOption = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One schedule: microseconds of all layers, predicted and measured, and both gains over the
-    first schedule, `t / t_first - 1`; `call` says whether the measured gain is outside the noise."""
-
-    schedule: str
-    predicted_us: float
-    measured_us: float
-    low_us: float
-    high_us: float
-    error: float
-    predicted_gain: float
-    measured_gain: float
-    call: str
+ELSEWHERE = "`validate --measured FILE` compares what `run -o FILE` wrote on a machine that has it"
 
 
 def validate(
@@ -76,6 +62,7 @@ def validate(
 ) -> None:
     """Predict and run schedules; print predicted against measured, and write both on one axis."""
     from moe_overlap.output import check_writable, print_json, stdout, tell, writable
+    from moe_overlap.validation import document, lines, ops_of, table_rows, worst_lines
 
     resolved = _resolved(scenario, check_settings(settings), profile, other_gpu)
     tell(resolved.idle_keys())
@@ -93,19 +80,21 @@ def validate(
     )
     if runs is None:
         return
-    pairs = {
-        name: (_predicted(resolved, name, timeline, allow_refused), timeline)
+    made = {
+        name: _predicted(resolved, name, timeline, allow_refused)
         for name, (timeline, _) in runs.items()
     }
-    rows = table_rows({n: p for n, (p, _) in pairs.items()}, {n: t for n, (_, t) in runs.items()})
+    pairs = {name: (made[name][1], timeline) for name, (timeline, _) in runs.items()}
+    rows = table_rows({n: p for n, (p, _) in made.items()}, {n: t for n, (_, t) in runs.items()})
     if output is not None:
         from viz.validate_page import write_validation
 
         write_validation(writable(output), f"{scenario}: predicted and measured", pairs)
+    ops = ops_of(pairs)
     if as_json:
-        print_json({"schema": 1, "scenario": scenario, "schedules": [asdict(row) for row in rows]})
+        print_json(document(scenario, rows, ops))
     else:
-        stdout().print("\n".join(lines(rows)), soft_wrap=True)
+        stdout().print("\n".join([*lines(rows), *worst_lines(ops)]), soft_wrap=True)
 
 
 def _resolved(scenario: str, settings: list[str], profile: str, other_gpu: bool) -> Resolved:
@@ -154,73 +143,39 @@ def _ran(
     resolved: Resolved, names: list[str], repeats: int, layers: int, allow_refused: bool
 ) -> dict[str, tuple[Timeline, tuple[int, ...]]] | None:
     from moe_overlap.commands.run import measure
+    from moe_overlap.errors import MachineLacks
     from moe_overlap.output import progress
 
     found = {}
     with progress() as report:
         for name in names:
             report(f"running {name}")
-            result = measure(
-                resolved,
-                name,
-                kernels="production",
-                repeats=repeats,
-                layers=layers,
-                allow_refused=allow_refused,
-            )
+            try:
+                result = measure(
+                    resolved,
+                    name,
+                    kernels="production",
+                    repeats=repeats,
+                    layers=layers,
+                    allow_refused=allow_refused,
+                )
+            except MachineLacks as error:
+                raise MachineLacks(f"{error}; {ELSEWHERE}") from None
             if result is None:
                 return None
             found[name] = (result.timeline, result.makespans_ns)
     return found
 
 
-def _predicted(resolved: Resolved, name: str, measured: Timeline, allow_refused: bool) -> Timeline:
-    """The prediction for as many layers as were measured."""
-    from moe_overlap.prediction import simulate
+def _predicted(
+    resolved: Resolved, name: str, measured: Timeline, allow_refused: bool
+) -> tuple[Prediction, Timeline]:
+    """The prediction for as many layers as were measured, behind a gate as they were."""
+    from moe_overlap.gated import ungated
+    from moe_overlap.prediction import build
+    from moe_overlap.uncertain import prediction
 
     layers = len({span.layer for span in measured.spans if span.layer >= 0}) or 1
-    return simulate(resolved, name, layers=layers, fold=False, allow_refused=allow_refused)
-
-
-def table_rows(predicted: dict[str, Timeline], measured: dict[str, tuple[int, ...]]) -> list[Row]:
-    """A row a schedule; the first one is what gains are over. A measured gain is too close to call
-    when the two schedules' repeats overlap."""
-    first = next(iter(predicted))
-    base, base_times = predicted[first].makespan_ns, measured[first]
-    rows = []
-    for name, timeline in predicted.items():
-        times = measured[name]
-        middle = median(times)
-        apart = max(times) < min(base_times) or min(times) > max(base_times)
-        rows.append(
-            Row(
-                schedule=name,
-                predicted_us=timeline.makespan_ns / 1000,
-                measured_us=middle / 1000,
-                low_us=min(times) / 1000,
-                high_us=max(times) / 1000,
-                error=timeline.makespan_ns / middle - 1,
-                predicted_gain=timeline.makespan_ns / base - 1,
-                measured_gain=middle / median(base_times) - 1,
-                call="" if name == first else "clear" if apart else "too close to call",
-            )
-        )
-    return rows
-
-
-def lines(rows: list[Row]) -> list[str]:
-    """The table, and the worst error of a gain."""
-    text = [
-        f"{'schedule':<14}{'predicted µs':>14}{'measured µs':>13}{'repeats µs':>21}{'error':>9}"
-        f"{'gain pred.':>12}{'gain meas.':>12}"
-    ]
-    for r in rows:
-        text.append(
-            f"{r.schedule:<14}{r.predicted_us:>14.1f}{r.measured_us:>13.1f}"
-            f"{f'[{r.low_us:.1f}, {r.high_us:.1f}]':>21}{r.error:>+9.1%}"
-            f"{r.predicted_gain:>+12.1%}{r.measured_gain:>+12.1%}  {r.call}"
-        )
-    worst = max(rows, key=lambda r: abs(r.predicted_gain - r.measured_gain))
-    points = worst.predicted_gain - worst.measured_gain
-    text.append(f"worst error of a gain: {worst.schedule}, {100 * points:+.1f} points")
-    return text
+    program = build(resolved, name, layers=layers, fold=False, allow_refused=allow_refused)
+    found, timeline = prediction(program, resolved.deployment.machine)
+    return found, ungated(timeline)

@@ -10,6 +10,8 @@ from viz.page import render
 from viz.validate_page import validation_page
 from viz.validation import OpError, compare_ops
 
+ALONE = "time alone (not known), or waits of the measured span"
+
 
 def timeline(origin: str, *rows: tuple[str, str, int]) -> Timeline:
     spans = tuple(Span(op, 0, lane, 0, 0, us * 1000, "gemm", int(op[1])) for op, lane, us in rows)
@@ -24,7 +26,7 @@ def test_ops_are_means_over_layers() -> None:
         "measured", ("L0.gemm1", "main", 20), ("L1.gemm1", "main", 28), ("L0.new", "main", 5)
     )
     found = compare_ops(predicted, measured)
-    assert found.ops == (OpError("gemm1", "gemm", 12.0, 24.0, 2),)
+    assert found.ops == (OpError("gemm1", "gemm", 12.0, 24.0, 2, ALONE),)
     assert found.ops[0].ratio == 0.5
     assert (found.only_predicted, found.only_measured) == (("add",), ("new",))
 
