@@ -86,6 +86,7 @@ def _before_attention(build: Assembly, batch: Batch, rank: int) -> tuple[Kernel,
     model, tokens = build.deployment.model, batch.tokens[rank]
     alone = build.deployment.attention_tp == 1
     out = "x1" if alone else "x1.own"
+    kernels: tuple[Kernel, ...]
     if model.hc_mult:
         kernels = (
             mix(build, "attn", tokens, "hidden"),

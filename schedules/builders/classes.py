@@ -85,7 +85,8 @@ def _loads(routing: Routing) -> tuple[Counts, ...]:
 
 def _tiles(routing: Routing) -> Counts:
     """Tiles of rows in the grouped GEMMs of every rank, int64[W]: an expert's weights are read for each."""
-    return np.asarray(-(-routing.local_expert_tokens() // BLOCK_M)).sum(axis=1)
+    tiles: Counts = (-(-routing.local_expert_tokens() // BLOCK_M)).sum(axis=1)
+    return tiles
 
 
 def _typical(ranks: Iterable[int], received: Counts) -> Ranks:
