@@ -89,13 +89,16 @@ def _tbo_refusal(request: Request) -> Refusal | None:
     collective = deployment.a2a.backend == "none"
     if collective and deployment.attention_dp == 1:
         return rules.refusal("tbo.needs_attention_dp")
+    layer_class = rules.layer_class(deployment.model.architecture)
+    whole = layer_class in rules.refusals["tbo.prefill_only"].layer_classes
+    if whole and request.mode not in rules.tbo.extend_modes:
+        return rules.refusal("tbo.prefill_only", request.mode)
     try:
         plan = tbo_plan(request)
     except Refused as refused:
         return refused.refusal
     if collective and any("Da" in stage for stage in plan.stages):
         return rules.refusal("tbo.no_halves")
-    layer_class = rules.layer_class(deployment.model.architecture)
     quirk = rules.refusals["tbo.no_dense_prefix"]
     if deployment.model.first_k_dense == 0 and layer_class in quirk.layer_classes:
         return rules.refusal("tbo.no_dense_prefix", layer_class)

@@ -37,6 +37,8 @@ CASES = [
         "tbo",
         "tbo.extend_low_latency",
     ),
+    # ... or for decode, where the model's forward splits prefill only.
+    (DECODE, ["model.base=deepseek-v4-flash"], "tbo", "tbo.prefill_only"),
     # One rank that prefills disables it for all.
     (DECODE, ["runtime.other_mode_ranks=[3]"], "tbo", "tbo.vote"),
     # ... and with deepep-mode auto turns every exchange to normal mode.

@@ -125,7 +125,7 @@ def test_decode_of_deepseek_v4_is_not_split() -> None:
     sets = ["phase={decode: {batch_per_rank: 32, kv_tokens: 512}}"]
     found = refusal("tbo", *case(*V4, *sets))
     assert found is not None
-    assert found.rule == "tbo.no_strategy_for_mode"
+    assert (found.rule, found.instead) == ("tbo.prefill_only", "baseline")
 
 
 def test_a_users_list_may_put_the_collectives_where_it_likes() -> None:

@@ -59,7 +59,7 @@ def rule(name: str, phase: str, model: str = "deepseek-v3", **changes: Any) -> s
         ),
         ("tbo", DECODE, {"model": "glm-4.5"}, "tbo.no_strategy"),
         ("tbo", PREFILL, {"model": "deepseek-v4-flash"}, None),
-        ("tbo", DECODE, {"model": "deepseek-v4-flash"}, "tbo.no_strategy_for_mode"),
+        ("tbo", DECODE, {"model": "deepseek-v4-flash"}, "tbo.prefill_only"),
         ("baseline", DECODE, {"backend": "mooncake"}, None),
         ("sbo.v3b", DECODE, {**BLACKWELL, "backend": "mooncake"}, None),
         ("sbo.v3", DECODE, {**BLACKWELL, "backend": "mooncake"}, "sbo.variant"),
