@@ -19,7 +19,7 @@ class Flow:
     """What a layer's kernels take from before it (`carried`, by kernel) and what they write."""
 
     carried: Mapping[str, frozenset[str]]
-    written: frozenset[str]
+    written: tuple[str, ...]
 
 
 def flow_of(layer: LayerKernels) -> Flow:
@@ -30,11 +30,11 @@ def flow_of(layer: LayerKernels) -> Flow:
 def flow_of_kernels(kernels: Iterable[Kernel]) -> Flow:
     """The flow of kernels in the order of their data."""
     carried: dict[str, frozenset[str]] = {}
-    written: set[str] = set()
+    written: dict[str, None] = {}
     for kernel in kernels:
-        carried[kernel.name] = frozenset(kernel.reads) - written
-        written.update(kernel.writes)
-    return Flow(carried, frozenset(written))
+        carried[kernel.name] = frozenset(kernel.reads).difference(written)
+        written |= dict.fromkeys(kernel.writes)
+    return Flow(carried, tuple(written))
 
 
 @dataclass(frozen=True)

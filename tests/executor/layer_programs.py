@@ -77,9 +77,9 @@ SHAPES = {
 }
 
 
-def case(shape: str, seed: int, *, layers: int = 2) -> Case:
+def case(shape: str | Shape, seed: int, *, layers: int = 2) -> Case:
     """The tiny model on a shape, with ids drawn by `seed`; some tokens drop an expert."""
-    found = SHAPES[shape]
+    found = SHAPES[shape] if isinstance(shape, str) else shape
     batch = Batch(
         "decode" if found.phase == "decode" else "prefill", found.new_tokens, found.prefix_tokens
     )
