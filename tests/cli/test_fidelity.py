@@ -10,7 +10,7 @@ from moe_overlap.outcome import predict
 from moe_overlap.row import Row
 
 DECODE, PREFILL = "deepseek-v3-h100-ep72-decode", "deepseek-v3-h100-ep32-prefill"
-SIXTEEN = "deepseek-v3-h200-ep16-prefill"
+SIXTEEN, COLLECTIVE = "deepseek-v3-h200-ep16-prefill", "deepseek-v3-h200-ep8-prefill"
 SMALL = ["schedules=[baseline, tbo]", "model.num_layers=8"]
 STRAGGLER = "phase.decode.batch_per_rank=[" + ", ".join(["128"] * 14 + ["256", "64"]) + "]"
 PLAIN = ["parallel={ep: 16}", "routing.redundant_experts=0", "routing.eplb=false"]
@@ -31,6 +31,7 @@ CASES = {
     "stragglers": (DECODE, [*EP16, STRAGGLER]),
     "eager": (DECODE, [*EP16, "runtime.launch=eager", "phase.decode.batch_per_rank=32"]),
     "host wait": (PREFILL, [*WAITS, "parallel={ep: 16}"]),
+    "collectives": (COLLECTIVE, [*WAITS, "a2a.backend=none", "model.base=deepseek-v4-flash"]),
     "host wait, two nodes": (SIXTEEN, [*WAITS, "schedules=[baseline, tbo]"]),
 }
 
