@@ -16,12 +16,14 @@ from moe_overlap.commands.arguments import (
     check_settings,
 )
 from moe_overlap.commands.run import LayersOption, RepeatsOption
+from moe_overlap.commands.view import PERFETTO
 from moe_overlap.errors import Refused
 
 if TYPE_CHECKING:
     from moe_overlap.uncertain import Prediction
     from scenarios.resolve import Resolved
     from schedules.timeline import Timeline
+    from viz.validate_page import Pairs
 
 SchedulesOption = Annotated[
     list[str] | None,
@@ -60,7 +62,8 @@ def validate(
     profile: ProfileOption = "",
     other_gpu: OtherGpuOption = False,
 ) -> None:
-    """Predict and run schedules; print predicted against measured, and write both on one axis."""
+    """Predict and run schedules; print predicted against measured, and write both on one axis: a page, or
+    a trace (-o NAME.pftrace)."""
     from moe_overlap.output import check_writable, print_json, stdout, tell, writable
     from moe_overlap.validation import document, lines, ops_of, table_rows, worst_lines
 
@@ -87,14 +90,29 @@ def validate(
     pairs = {name: (made[name][1], timeline) for name, (timeline, _) in runs.items()}
     rows = table_rows({n: p for n, (p, _) in made.items()}, {n: t for n, (_, t) in runs.items()})
     if output is not None:
-        from viz.validate_page import write_validation
-
-        write_validation(writable(output), f"{scenario}: predicted and measured", pairs)
+        _write(writable(output), f"{scenario}: predicted and measured", pairs)
     ops = ops_of(pairs)
     if as_json:
         print_json(document(scenario, rows, ops))
     else:
         stdout().print("\n".join([*lines(rows), *worst_lines(ops)]), soft_wrap=True)
+
+
+def _write(target: Path, heading: str, pairs: Pairs) -> None:
+    """A page, or by its ending a trace with a predicted and a measured track for each schedule."""
+    from moe_overlap.errors import MachineLacks
+    from viz.extra import MissingExtra
+    from viz.perfetto import write_perfetto
+    from viz.validate_page import write_validation
+
+    if target.suffix not in PERFETTO:
+        write_validation(target, heading, pairs)
+        return
+    tracks = {f"{name}, {one.origin}": one for name, pair in pairs.items() for one in pair}
+    try:
+        write_perfetto(target, tracks)
+    except MissingExtra as error:
+        raise MachineLacks(str(error)) from error
 
 
 def _resolved(scenario: str, settings: list[str], profile: str, other_gpu: bool) -> Resolved:

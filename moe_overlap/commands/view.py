@@ -17,7 +17,7 @@ FilesArgument = Annotated[
     list[Path], typer.Argument(metavar="FILE...", help="Timeline files.", show_default=False)
 ]
 TermOption = Annotated[bool, typer.Option("--term", help="Draw one layer in the terminal.")]
-_PERFETTO = (".pftrace", ".perfetto-trace")
+PERFETTO = (".pftrace", ".perfetto-trace")
 _PAGES = (".html", ".htm")
 
 
@@ -52,7 +52,7 @@ def _named(files: list[Path]) -> dict[str, Timeline]:
 
 
 def _of_a_format(target: Path) -> Path:
-    allowed = (*_PAGES, ".png", *_PERFETTO)
+    allowed = (*_PAGES, ".png", *PERFETTO)
     if target.suffix not in allowed and not target.is_dir():
         raise Refused(f"{target}: its ending names no format; allowed: {', '.join(allowed)}")
     return target
@@ -65,7 +65,7 @@ def _write(target: Path, timelines: dict[str, Timeline]) -> None:
     from viz.view import view_page, write_view
 
     try:
-        if target.suffix in _PERFETTO:
+        if target.suffix in PERFETTO:
             write_perfetto(target, timelines)
         elif target.suffix == ".png":
             write_png(target, view_page(timelines))

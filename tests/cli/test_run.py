@@ -39,6 +39,16 @@ def test_an_earlier_measurement_is_validated_without_running(run: Run, tmp_path:
     assert "L0" in page.read_text() or "dispatch" in page.read_text()
 
 
+def test_predicted_and_measured_become_one_trace(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("perfetto")
+    recorded, trace = tmp_path / "recorded.json", tmp_path / "both.pftrace"
+    run("run", "tiny", "-s", "tbo", "--kernels", "recording", "-o", str(recorded))
+    done = run("validate", "tiny", "-s", "tbo", "--measured", str(recorded), "-o", str(trace))
+    assert done.returncode == 0, done.stderr
+    assert b"tbo, predicted" in trace.read_bytes()
+    assert b"tbo, measured" in trace.read_bytes()
+
+
 def test_as_many_files_as_schedules(run: Run) -> None:
     done = run("validate", "tiny", "-s", "tbo", "-s", "baseline", "--measured", "one.json")
     assert done.returncode == 1 and "one for each of 2 schedules" in done.stderr
