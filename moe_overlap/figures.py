@@ -122,9 +122,8 @@ def _doubt(
     spans = {(span.rank, span.op): span for span in predicted.timeline.spans}
     errors = _errors(predicted.program, machine, spans.values())
     common = {
-        (rank, op.name): machine.errs_with(op.work)
+        (cls.ranks[0], op.name): machine.errs_with(op.work)
         for cls in predicted.program.classes
-        for rank in cls.ranks
         for op in cls.ops
     }
     doubts: dict[str, float] = {}

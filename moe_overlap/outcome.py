@@ -19,6 +19,7 @@ from schedules.lint import lint
 from schedules.program import Program
 from simulator import Deadlock, simulate, simulate_step
 from simulator.bands import band
+from simulator.steady import Step
 
 _PHASE_SEEDS = range(2)
 
@@ -101,7 +102,7 @@ def _simulated(resolved: Resolved, row: Row, programs: Programs, fidelity: Fidel
         program = programs(step.simulated)
         figures = figures_of(resolved, Predicted(program, programs(1), step))
         if row.launch == "eager" and fidelity != "fast":
-            figures = replace(figures, phase=_phase(program, machine, figures))
+            figures = replace(figures, phase=_phase(program, machine, figures, step))
         if fidelity == "full":
             figures = replace(
                 figures, step_ns=figures.step_ns + _unfolded_ns(programs, layers) - step.ns
@@ -132,11 +133,17 @@ def _shortcuts(programs: Programs, layers: int) -> float:
     )
 
 
-def _phase(program: Program, machine: Machine, figures: Figures) -> tuple[float, float]:
+def _phase(program: Program, machine: Machine, figures: Figures, step: Step) -> tuple[float, float]:
     """Least and most of the step, over the step in phase, with ranks up to half a layer apart: hosts
     that launch kernel by kernel are not in step, and overlapped loops can lock into other patterns."""
-    spread = band(program, machine, skew_ns=round(figures.layer_ns / 2), seeds=_PHASE_SEEDS)
-    in_phase = spread.makespans_ns[0]
+    in_phase = step.timeline.makespan_ns
+    spread = band(
+        program,
+        machine,
+        skew_ns=round(figures.layer_ns / 2),
+        seeds=_PHASE_SEEDS,
+        in_phase_ns=in_phase,
+    )
     return spread.low_ns / in_phase, spread.high_ns / in_phase
 
 

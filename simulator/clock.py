@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import simpy
 
@@ -14,10 +13,12 @@ class Clock(simpy.Environment):
     It reads SimPy's own clock and heap, since a call for each would be a tenth of a run.
     """
 
+    _now: int
+
     @property
     def ns(self) -> int:
         """The present."""
-        return cast(int, self._now)
+        return self._now
 
     @property
     def runs(self) -> bool:
@@ -36,7 +37,7 @@ class Clock(simpy.Environment):
         now = queue[0][0]
         while queue and queue[0][0] <= now:
             self.step()
-        return cast(int, now)
+        return self._now
 
     @staticmethod
     def fire(event: simpy.Event) -> None:

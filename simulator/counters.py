@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from schedules.timeline import Counter
 from simulator.device import Device
 from simulator.links import NIC_IN, NIC_OUT, NVLINK_IN, NVLINK_OUT, Links
@@ -40,20 +42,19 @@ class Counters:
 
     def result(self) -> tuple[Counter, ...]:
         """All counters by rank and name; those that stay 0 are left out."""
-        return tuple(
-            Counter(name, rank, _steps(points, index))
-            for rank, points in sorted(self._points.items())
-            for index, name in enumerate(NAMES)
-            if any(values[index] for _, values in points)
-        )
+        counters: list[Counter] = []
+        for rank, points in sorted(self._points.items()):
+            times, values = zip(*points, strict=True)
+            columns = zip(NAMES, zip(*values, strict=True), strict=True)
+            counters += [Counter(name, rank, _steps(times, c)) for name, c in columns if any(c)]
+        return tuple(counters)
 
 
-def _steps(points: list[tuple[int, Values]], index: int) -> tuple[tuple[int, float], ...]:
+def _steps(times: Sequence[int], values: Sequence[float]) -> tuple[tuple[int, float], ...]:
     """One counter's points, only where it changes; bytes per ns to three decimals."""
     steps: list[tuple[int, float]] = []
     last: float | None = None
-    for now, values in points:
-        value = values[index]
+    for now, value in zip(times, values, strict=True):
         if value != last:
             last = value
             steps.append((now, value if isinstance(value, int) else round(value, 3)))
