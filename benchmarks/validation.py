@@ -28,6 +28,8 @@ PUBLIC = "h200-2x-nvlink"
 PROFILES: Mapping[int, str] = {2: "h200-2x-nvlink-measured", 1: "h200-1x-measured"}
 DATA = Path(__file__).with_name("data")
 PREDICTED = DATA / "validation_predicted.jsonl"
+# The seen cases on an earlier run of the machine.
+EARLIER = DATA / "validation_h200_2x_first.jsonl"
 # What was learnt from the comparison, kept apart from what is computed.
 NOTES = DATA / "validation_notes.md"
 
@@ -74,7 +76,7 @@ def compared(predicted: Path, measured: Path, readme: Path | None) -> str:
     found = cases(records, entries)
     facts: dict[str, Any] = next((entry["facts"] for entry in entries if "facts" in entry), {})
     profiles = {r["profile"]: r["sha256"] for r in records}
-    text = document(found, facts, profiles)
+    text = document(found, facts, profiles, read(EARLIER) if EARLIER.exists() else ())
     if NOTES.exists():
         text += "\n" + NOTES.read_text(encoding="utf-8")
     if readme is not None:

@@ -130,11 +130,9 @@ def _clock_ratio(
 
 def kinds(found: Iterable[Explained]) -> list[tuple[str, list[Explained]]]:
     """The cases by what limits them."""
-    named: dict[str, list[Explained]] = {"prefill": [], "decode, graph": [], "decode, eager": []}
-    for one in found:
-        decode = "eager" if "eager" in one.case.group else "graph"
-        named["prefill" if "prefill" in one.case.group else f"decode, {decode}"].append(one)
-    return [(name, chosen) for name, chosen in named.items() if chosen]
+    whole = list(found)
+    names = sorted({one.case.kind for one in whole}, reverse=True)
+    return [(name, [one for one in whole if one.case.kind == name]) for name in names]
 
 
 def correlation_line(found: Sequence[Explained]) -> str:

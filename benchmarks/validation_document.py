@@ -96,6 +96,39 @@ def predictors(found: Sequence[Case]) -> list[str]:
     return rows
 
 
+def by_kind(found: Sequence[Case]) -> list[str]:
+    """Where each predictor is right: median error by what limits a case."""
+    names = sorted({c.kind for c in found}, reverse=True)
+    chosen = [[c for c in found if c.kind == name] for name in names]
+    heads = [f"{name} ({len(own)})" for name, own in zip(names, chosen, strict=True)]
+    rows = [f"| predictor | {' | '.join(heads)} |", f"|{' --- |' * (len(names) + 1)}"]
+    for name in (OURS, PUBLIC_NAME, *PLAIN):
+        cells = [f"{median(abs(_off(c, name)) for c in own):.1%}" for own in chosen]
+        rows.append(f"| {LABELS.get(name, name)} | {' | '.join(cells)} |")
+    return rows
+
+
+def _off(case: Case, predictor: str) -> float:
+    return case.error if predictor == OURS else case.by(predictor)[0] / case.measured_ns - 1
+
+
+def twice(found: Iterable[Case], earlier: Iterable[Mapping[str, Any]]) -> list[str]:
+    """How far two measurements of the same case are apart: what no prediction can do better than."""
+    times = {
+        (e["group"], name): t for e in earlier for name, t in e.get("makespans_ns", {}).items()
+    }
+    apart: dict[str, list[float]] = {}
+    for c in found:
+        before = times.get((c.group, c.schedule))
+        if before:
+            apart.setdefault(c.kind, []).append(abs(c.measured_ns / median(before) - 1))
+    told = [
+        f"{kind}: {len(values)} cases, median {median(values):.1%}, worst {max(values):.1%}"
+        for kind, values in apart.items()
+    ]
+    return [f"The same cases on another run of the machine: {'; '.join(told)}.", ""] if told else []
+
+
 def table(found: Iterable[Case]) -> list[str]:
     """A row a case."""
     rows = [
@@ -161,8 +194,13 @@ def _twice(chosen: Sequence[Case], title: str) -> Iterator[tuple[str, str, str, 
     yield f"median error of the best plainer predictor, {title}", "x2", text, ratios[name] >= 2
 
 
-def document(found: Sequence[Case], facts: Mapping[str, Any], profiles: Mapping[str, str]) -> str:
-    """The page."""
+def document(
+    found: Sequence[Case],
+    facts: Mapping[str, Any],
+    profiles: Mapping[str, str],
+    earlier: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The page; `earlier` are other measurements of some of the cases."""
     libraries = ", ".join(f"{name} {v}" for name, v in facts.get("libraries", {}).items())
     repeats = sorted({len(c.times_ns) for c in found})
     unseen = sum(c.unseen for c in found)
@@ -201,6 +239,7 @@ def document(found: Sequence[Case], facts: Mapping[str, Any], profiles: Mapping[
         "less is hidden, a plain sum cannot be far off. One GPU has decode only: DeepEP refuses normal "
         "mode for one rank, so that there is no prefill exchange to measure or to calibrate.",
         "",
+        *twice(found, earlier),
         *_parts_of_predictors(overlapped),
         "`sum` adds the kernels' times alone, `max` takes the larger of compute and communication, "
         "`SM share` first stretches compute by the SMs that exchanges hold, all with this profile's "
@@ -228,6 +267,8 @@ def _parts_of_predictors(overlapped: Sequence[Case]) -> Iterator[str]:
         if chosen:
             yield from (f"## Against plainer predictors: {len(chosen)} {title}", "")
             yield from (*predictors(chosen), "")
+    yield from (f"All {len(overlapped)} overlapped cases, median error by what limits them:", "")
+    yield from (*by_kind(overlapped), "")
 
 
 def readme_block(found: Sequence[Case]) -> str:

@@ -37,6 +37,13 @@ class Case:
     mhz: tuple[float, ...] = ()
 
     @property
+    def kind(self) -> str:
+        """What limits it: prefill, decode in a CUDA graph, or decode launched op by op."""
+        if "prefill" in self.group:
+            return "prefill"
+        return "decode, eager" if "eager" in self.group else "decode, graph"
+
+    @property
     def measured_ns(self) -> float:
         """The median."""
         return median(self.times_ns)

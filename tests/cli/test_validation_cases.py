@@ -13,11 +13,13 @@ from benchmarks.validation_cases import CASES, UNSEEN, groups
 from benchmarks.validation_document import (
     BEGIN,
     END,
+    by_kind,
     document,
     predictors,
     readme_block,
     summary,
     targets,
+    twice,
     with_block,
 )
 from benchmarks.validation_draw import lines
@@ -137,6 +139,26 @@ def test_errors_gains_signs_and_bands_are_those_of_the_definitions() -> None:
     page = document([good, close, first], {"gpu": "G", "torch": "t"}, {"p": "0" * 64})
     assert page.count("| g |") == 3
     assert any(line.startswith("| engine, this profile") for line in predictors([good, close]))
+
+
+def test_predictors_are_told_apart_by_what_limits_a_case() -> None:
+    prefill = replace(case("tbo", 100, 104, (120, 120), noise=5), group="prefill 1")
+    eager = replace(case("tbo", 130, 104, (120, 120), noise=5), group="decode 8 eager")
+    told = by_kind([prefill, eager])
+    assert told[0] == "| predictor | prefill (1) | decode, eager (1) |"
+    assert told[2] == "| engine, this profile | 3.8% | 25.0% |"
+    assert told[4].startswith("| sum | 99.0% |")
+
+
+def test_two_measurements_of_a_case_are_compared() -> None:
+    chosen = replace(case("tbo", 100, 104, (120, 120), noise=5), group="prefill 1")
+    other = replace(chosen, group="prefill 2")
+    earlier = [{"group": "prefill 1", "makespans_ns": {"tbo": [130_000, 130_000], "sbo": [1]}}]
+    assert twice([chosen, other], earlier) == [
+        "The same cases on another run of the machine: prefill: 1 cases, median 20.0%, worst 20.0%.",
+        "",
+    ]
+    assert twice([other], earlier) == []
 
 
 def test_targets_are_met_or_not_by_the_overlapped_cases() -> None:
