@@ -7,30 +7,39 @@ and 128 values of k in activations, one for each 128 x 128 block in weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from triton.experimental.gluon.language import NVMMASharedLayout
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as SwizzledDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from executor.kernel_set import ExecutorError
 from executor.kernels.grouped_gemm import SIGNAL_ROWS, grouped_gemm_kernel
+from executor.kernels.specialised_gemm import specialised_gemm_kernel
 
 Operand = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 Grain = Literal["rows", "experts"]
 FP8 = torch.float8_e4m3fn
-FP8_COLUMNS = (32, 64, 128, 256)
+FP8_COLUMNS = (32, 64, 128)
+SPECIALISED = ((128, 128), (128, 256), (256, 128))
+ROWS, COLUMNS = 64, 128
+HOPPER = 9
+# 12 warps of 168 registers, rounded to the 8 that registers are given out in, fill an SM's 65536.
+SPECIALISED_REGISTERS = 168
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel cuts its work; chosen by a benchmark, never at run time. Of FP8, 256 columns are
-    two halves multiplied one after the other, which reads rows half as often."""
+    """How a kernel cuts its work; chosen by a benchmark, never at run time. `specialised` has warps
+    of its own for loads, which needs Hopper; `block_k` and `warps` are fixed then."""
 
     block_m: int = 128
     block_n: int = 128
     block_k: int = 128
     stages: int = 4
     warps: int = 8
+    specialised: bool = False
 
 
 DEFAULT = Tiling()
@@ -38,8 +47,8 @@ DEFAULT = Tiling()
 
 @dataclass(frozen=True)
 class Signals:
-    """Words that a masked GEMM raises: one for each expert [E], complete at its number of tiles, or
-    one for each 64 rows of each expert [E, ceil(rows / 64)], complete at the number of column tiles."""
+    """Words that a masked GEMM raises: one for each 64 rows of each expert [E, ceil(rows / 64)],
+    complete at the number of column tiles, or one for each expert [E], the sum of those."""
 
     words: torch.Tensor
     grain: Grain
@@ -97,7 +106,7 @@ def signal_words(experts: int, rows: int, grain: Grain, device: torch.device | s
 def threshold(grain: Grain, n: int, count: int, tiling: Tiling = DEFAULT) -> int:
     """Where a word of `signal_words` is complete for an expert with `count` rows and n columns."""
     columns = -(-n // tiling.block_n)
-    return columns if grain == "rows" else columns * -(-count // tiling.block_m)
+    return columns if grain == "rows" else columns * -(-count // SIGNAL_ROWS)
 
 
 def _launch(
@@ -116,28 +125,42 @@ def _launch(
     _check(x, w, num_sms, tiling)
     if not values.numel():
         return
-    flat = values.view(-1, k)
-    block_k = tiling.block_k if values.dtype == FP8 else tiling.block_k // 2
     scales = x[1] if isinstance(x, tuple) else values
-    strides = scales.stride() if masked_rows else (0, *scales.stride())
-    fp8 = values.dtype == FP8
-    wide = fp8 and tiling.block_n == 256
-    columns = tiling.block_n // (2 if wide else 1)
-    x_tiles = TensorDescriptor.from_tensor(flat, [tiling.block_m, block_k])
-    w_tiles = TensorDescriptor.from_tensor(weights.view(-1, k), [columns, block_k])
     w_scales = w[1] if isinstance(w, tuple) else weights
-    sizes = (experts, masked_rows or flat.shape[0], n, k, *strides)
-    common = {
-        "MASKED": bool(masked_rows), "BY_ROWS": by_rows, "BLOCK_M": tiling.block_m,
-        "BLOCK_N": tiling.block_n, "STAGES": tiling.stages, "num_warps": tiling.warps,
-        "GROUPS": 1 << max(0, experts - 1).bit_length(),
-    }  # fmt: skip
+    strides = scales.stride() if masked_rows else (0, *scales.stride())
     grain = 0 if signals is None else 1 if signals.grain == "rows" else 2
     words = groups if signals is None else signals.words
+    flat, columns = values.view(-1, k), weights.view(-1, k)
+    sizes = (masked_rows or flat.shape[0], n, k, *strides)
+    shared = {
+        "MASKED": bool(masked_rows),
+        "SIGNAL": grain,
+        "BY_ROWS": by_rows,
+        "STAGES": tiling.stages,
+    }
+    fp8, block_k = values.dtype == FP8, 128 // values.dtype.itemsize
+    if tiling.specialised:
+        tiles = (swizzled(flat, ROWS, block_k), swizzled(columns, COLUMNS, block_k))
+        specialised_gemm_kernel[(num_sms,)](
+            tiles[0], scales, tiles[1], w_scales, out, groups, words, experts if masked_rows else 1,
+            *sizes, SCALED=fp8, M_PARTS=tiling.block_m // ROWS, N_PARTS=tiling.block_n // COLUMNS,
+            LOADS=True, num_warps=4, maxnreg=SPECIALISED_REGISTERS, **shared,
+        )  # fmt: skip
+        return
+    block_k = block_k * tiling.block_k // 128
     grouped_gemm_kernel[(num_sms,)](
-        x_tiles, scales, w_tiles, w_scales, out, groups, words, *sizes, FP8=fp8, SIGNAL=grain,
-        BLOCK_K=block_k, WIDE=wide, **common,
+        TensorDescriptor.from_tensor(flat, [tiling.block_m, block_k]), scales,
+        TensorDescriptor.from_tensor(columns, [tiling.block_n, block_k]), w_scales,
+        out, groups, words, experts, *sizes, FP8=fp8, BLOCK_M=tiling.block_m,
+        BLOCK_N=tiling.block_n, BLOCK_K=block_k, GROUPS=1 << max(0, experts - 1).bit_length(),
+        num_warps=tiling.warps, **shared,
     )  # fmt: skip
+
+
+def swizzled(matrix: torch.Tensor, rows: int, columns: int) -> Any:
+    """Blocks of 128 bytes a row, laid out as the tensor cores read them."""
+    layout = NVMMASharedLayout(128, 8 * matrix.dtype.itemsize, rank=2)
+    return SwizzledDescriptor.from_tensor(matrix, [rows, columns], layout)
 
 
 def _check(x: Operand, w: Operand, num_sms: int, tiling: Tiling) -> None:
@@ -154,11 +177,26 @@ def _check(x: Operand, w: Operand, num_sms: int, tiling: Tiling) -> None:
         raise ExecutorError(
             f"grouped GEMM: k is {k} and {weights.shape[-1]}; equal multiples of 128 are allowed"
         )
-    if values.dtype == FP8 and tiling.block_n not in FP8_COLUMNS:
-        raise ExecutorError(f"grouped GEMM: block_n {tiling.block_n}; FP8 has {FP8_COLUMNS}")
+    _check_tiling(tiling, values)
     most = num_sms_of(values.device)
     if not 1 <= num_sms <= most:
         raise ExecutorError(f"grouped GEMM: {num_sms} SMs; 1 to {most} are allowed")
+
+
+def _check_tiling(tiling: Tiling, values: torch.Tensor) -> None:
+    if tiling.specialised:
+        tile = (tiling.block_m, tiling.block_n)
+        if tile not in SPECIALISED:
+            raise ExecutorError(f"grouped GEMM: specialised tile {tile}; {SPECIALISED} are allowed")
+        if not is_hopper(values.device):
+            raise ExecutorError("grouped GEMM: a specialised tiling needs compute capability 9")
+    elif values.dtype == FP8 and tiling.block_n not in FP8_COLUMNS:
+        raise ExecutorError(f"grouped GEMM: block_n {tiling.block_n}; FP8 has {FP8_COLUMNS}")
+
+
+def is_hopper(device: torch.device) -> bool:
+    """Whether the specialised form runs there."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
 
 
 def num_sms_of(device: torch.device) -> int:

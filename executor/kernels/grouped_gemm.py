@@ -80,39 +80,10 @@ def _scaled_products(
 
 
 @triton.jit
-def _wide_products(
-    x, x_scales, w, w_scales, row, column, k, scale_rows, scale_stride, w_scale_at, next_scale,
-    BLOCK_M: tl.constexpr, HALF: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """The same for a tile of two column halves of 128, one product after the other: rows are read
-    once for both, and the registers hold only one unscaled half."""
-    left = tl.zeros([BLOCK_M, HALF], tl.float32)
-    right = tl.zeros([BLOCK_M, HALF], tl.float32)
-    for step in tl.range(0, k // 128, num_stages=STAGES):
-        by_row = tl.load(x_scales + scale_rows + step * scale_stride)
-        by_left = tl.load(w_scales + w_scale_at + step)
-        by_right = tl.load(w_scales + w_scale_at + next_scale + step)
-        a = x.load([row, step * 128])
-        b = w.load([column, step * 128])
-        c = w.load([column + HALF, step * 128])
-        left += tl.dot(a, b.T) * (by_row * by_left)[:, None]
-        right += tl.dot(a, c.T) * (by_row * by_right)[:, None]
-    return left, right
-
-
-@triton.jit
 def store_tile(out, value, first_row, at, valid, column, n, WIDTH: tl.constexpr):
     columns = column + tl.arange(0, WIDTH)
     to = out + (first_row + at).to(tl.int64)[:, None] * n + columns[None, :]
     tl.store(to, value.to(tl.bfloat16), mask=valid[:, None] & (columns < n)[None, :])
-
-
-@triton.jit
-def store_halves(out, left, right, first_row, row, count, column, n, HALF: tl.constexpr):
-    at = row + tl.arange(0, left.shape[0])
-    valid = at < count
-    store_tile(out, left, first_row, at, valid, column, n, HALF)
-    store_tile(out, right, first_row, at, valid, column + HALF, n, HALF)
 
 
 @triton.jit
@@ -121,7 +92,7 @@ def grouped_gemm_kernel(
     num_groups, rows, n, k, x_scale_group, x_scale_row, x_scale_k,
     MASKED: tl.constexpr, FP8: tl.constexpr, SIGNAL: tl.constexpr, BY_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
-    WIDE: tl.constexpr, GROUPS: tl.constexpr,
+    GROUPS: tl.constexpr,
 ):  # fmt: skip
     """See `executor.kernels.gemm`. `groups` holds counts [E] (masked, `rows` rows each) or the expert
     of every row [rows] (contiguous, each expert's rows beginning at a multiple of BLOCK_M)."""
@@ -138,37 +109,29 @@ def grouped_gemm_kernel(
                 group = expert if MASKED else 0
                 scale_rows = group * x_scale_group + tl.where(valid, at, 0) * x_scale_row
                 w_scale_at = (expert * tl.cdiv(n, 128) + column // 128) * (k // 128)
-                if WIDE:
-                    next_scale = tl.where(column + BLOCK_N // 2 < n, k // 128, 0)
-                    left, right = _wide_products(
-                        x, x_scales, w, w_scales, first_row + row, expert * n + column, k,
-                        scale_rows, x_scale_k, w_scale_at, next_scale, BLOCK_M, BLOCK_N // 2, STAGES,
-                    )  # fmt: skip
-                else:
-                    left = _scaled_products(
-                        x, x_scales, w, w_scales, first_row + row, expert * n + column, k,
-                        scale_rows, x_scale_k, w_scale_at, BLOCK_M, BLOCK_N, STAGES,
-                    )  # fmt: skip
+                total = _scaled_products(
+                    x, x_scales, w, w_scales, first_row + row, expert * n + column, k,
+                    scale_rows, x_scale_k, w_scale_at, BLOCK_M, BLOCK_N, STAGES,
+                )  # fmt: skip
             else:
-                left = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
                 for step in tl.range(0, tl.cdiv(k, BLOCK_K), num_stages=STAGES):
                     a = x.load([first_row + row, step * BLOCK_K])
                     b = w.load([expert * n + column, step * BLOCK_K])
-                    left = dot(a, b.T, left)
-            if WIDE:
-                store_halves(out, left, right, first_row, row, count, column, n, BLOCK_N // 2)
-            else:
-                store_tile(out, left, first_row, at, valid, column, n, BLOCK_N)
-            if SIGNAL == 1:
-                raise_row_blocks(signals, expert, row, count, rows, BLOCK_M)
-            if SIGNAL == 2:
-                raise_word(signals + expert, 1)
+                    total = dot(a, b.T, total)
+            store_tile(out, total, first_row, at, valid, column, n, BLOCK_N)
+            if SIGNAL > 0:
+                raise_row_blocks(signals, expert, row, count, rows, SIGNAL, BLOCK_M)
 
 
 @triton.jit
-def raise_row_blocks(signals, expert, row, count, rows, BLOCK_M: tl.constexpr):
-    """One more tile of every started run of 64 rows under this tile."""
-    first = expert * tl.cdiv(rows, 64) + row // 64
+def raise_row_blocks(
+    signals, expert, row, count, rows, SIGNAL: tl.constexpr, BLOCK_M: tl.constexpr
+):
+    """One more tile of every started run of 64 rows under this tile, in its word or its expert's."""
+    first = expert
+    if SIGNAL == 1:
+        first = expert * tl.cdiv(rows, 64) + row // 64
     for part in tl.static_range(BLOCK_M // 64):
         if row + part * 64 < count:
-            raise_word(signals + first + part, 1)
+            raise_word(signals + first + (part if SIGNAL == 1 else 0), 1)

@@ -134,7 +134,6 @@ class LowLatency:
         ctas: int | None = None,
         signals: Signals | None = None,
         tiling: Tiling = DEFAULT,
-        n_tiles: int | None = None,
     ) -> None:
         """Expert rows [E, W * T, hidden] bf16 back to their sources.
 
@@ -150,7 +149,7 @@ class LowLatency:
             self.error, self._deadline_ns, shape.hidden // 2, shape.capacity, shape.local_experts,
             self._memory.rank, shape.ranks, shape.max_tokens * shape.top_k, places.sources,
             places.returned, places.combined + self._memory.rank * DONE_STRIDE,
-            n_tiles or -(-shape.hidden // tiling.block_n), tiling.block_m,
+            -(-shape.hidden // tiling.block_n),
             POLL=poll, ROWS=rows, BLOCK=min(4096, 1 << (shape.hidden // 2 - 1).bit_length()),
             EXPERTS=self._experts, num_warps=warps,
         )  # fmt: skip

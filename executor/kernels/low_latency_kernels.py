@@ -76,13 +76,13 @@ def dispatch_recv_kernel(
 @triton.jit
 def combine_send_kernel(
     y, counts, peers, ticket, words, error, deadline_ns, hidden_words, capacity, local_experts,
-    rank, ranks, sources_per_rank, sources_at, rows_at, done_at, wanted, block_m,
+    rank, ranks, sources_per_rank, sources_at, rows_at, done_at, wanted,
     POLL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, EXPERTS: tl.constexpr,
 ):  # fmt: skip
     """Every expert row to its source, expert by expert, each as soon as its word is complete.
 
     POLL 0: the rows are there; 1: a word for each 64 rows, complete at `wanted`; 2: a word for each
-    expert, complete at `wanted` for each started `block_m` rows. The last program sets the words back.
+    expert, complete at `wanted` for each started 64 rows. The last program sets the words back.
     """
     index = tl.arange(0, EXPERTS)
     count_of = tl.load(counts + index, mask=index < local_experts, other=0)
@@ -95,7 +95,7 @@ def combine_send_kernel(
             word = words + expert * tl.cdiv(capacity, 64) + first // 64
             wait_word(word, wanted, error, 1001 + expert, deadline_ns)
         if POLL == 2:
-            complete = wanted * tl.cdiv(count, block_m)
+            complete = wanted * tl.cdiv(count, 64)
             wait_word(words + expert, complete, error, 1001 + expert, deadline_ns)
         place = first + tl.arange(0, ROWS)
         valid = place < count

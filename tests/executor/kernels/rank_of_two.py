@@ -1,6 +1,7 @@
-"""One rank of a two-rank exchange in the interpreter; peers' regions are files that both map.
+"""One rank of a two-rank exchange: in the interpreter, where peers' regions are files that both map,
+or on a GPU of its own, where they are symmetric memory.
 
-Run as `rank_of_two.py CASE RANK FOLDER`; prints ok.
+Run as `rank_of_two.py CASE RANK FOLDER DTYPE`; prints ok.
 """
 
 from __future__ import annotations
@@ -12,15 +13,36 @@ import torch
 import torch.distributed as dist
 
 from executor.collective_exchange import Collective
-from executor.kernels import gemm, normal
-from executor.kernels.peer_memory import PeerMemory
+from executor.kernels import gemm, low_latency, normal
+from executor.kernels.interpreted import INTERPRETED
+from executor.kernels.peer_memory import PeerMemory, symmetric
+from tests.executor.kernels.limits import BF16_EXCHANGE, FP8_EXCHANGE
 
 RANKS, EXPERTS, HIDDEN, TOP_K, MOST = 2, 6, 256, 3, 9
 DEADLINE_NS = 60_000_000_000
+Drawn = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def device_of(rank: int) -> torch.device:
+    """This rank's."""
+    return torch.device("cpu") if INTERPRETED else torch.device("cuda", rank)
+
+
+def meet(folder: Path, rank: int) -> None:
+    """Join the other rank's process."""
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=RANKS)
+
+
+def leave() -> None:
+    """Wait for the other rank, then part."""
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def mapped(folder: Path, nbytes: int, rank: int) -> PeerMemory:
-    """Regions in files of the folder, which the parent made."""
+    """Regions that both ranks write: files of the folder, which the parent made, or GPU memory."""
+    if not INTERPRETED:
+        return symmetric(nbytes, dist.group.WORLD, device_of(rank))
     regions = [
         torch.from_file(str(folder / f"{peer}"), shared=True, size=nbytes, dtype=torch.uint8)
         for peer in range(RANKS)
@@ -29,7 +51,7 @@ def mapped(folder: Path, nbytes: int, rank: int) -> PeerMemory:
     return PeerMemory(regions[rank], addresses, rank, regions)
 
 
-def drawn(step: int) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def drawn(step: int, device: torch.device) -> list[Drawn]:
     """Rows, ids and weights of both ranks; empty, one-hot and dropped choices come up."""
     torch.manual_seed(step)
     ranks = []
@@ -39,7 +61,8 @@ def drawn(step: int) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
             ids[:] = torch.tensor([1, 0, 2])
         if tokens:
             ids[0, 1] = -1
-        ranks.append((torch.randn(tokens, HIDDEN).bfloat16(), ids, torch.rand(tokens, TOP_K)))
+        one = (torch.randn(tokens, HIDDEN).bfloat16(), ids, torch.rand(tokens, TOP_K))
+        ranks.append((one[0].to(device), one[1].to(device), one[2].to(device)))
     return ranks
 
 
@@ -56,25 +79,54 @@ def shape_of(fp8: bool) -> normal.NormalShape:
 
 
 def normal_case(folder: Path, rank: int, fp8: bool) -> None:
-    """Through memory that both ranks map."""
+    """Through memory that both ranks reach."""
     shape = shape_of(fp8)
+    meet(folder, rank)
     memory = mapped(folder, normal.region_bytes(shape), rank)
     round_trips(normal.Normal(memory, shape, deadline_ns=DEADLINE_NS), rank, fp8)
+    leave()
 
 
 def collective_case(folder: Path, rank: int, fp8: bool) -> None:
     """Through a process group."""
-    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=RANKS)
-    round_trips(Collective(shape_of(fp8), dist.group.WORLD, torch.device("cpu")), rank, fp8)
-    dist.barrier()
-    dist.destroy_process_group()
+    meet(folder, rank)
+    group = dist.group.WORLD if INTERPRETED else dist.new_group(backend="nccl")
+    round_trips(Collective(shape_of(fp8), group, device_of(rank)), rank, fp8)
+    leave()
+
+
+def low_latency_case(folder: Path, rank: int, fp8: bool) -> None:
+    """Low latency, each rank's sends met by the other's waits; the rows of one expert twice."""
+    shape = low_latency.Shape(RANKS, EXPERTS, HIDDEN, TOP_K, MOST, fp8)
+    meet(folder, rank)
+    memory = mapped(folder, low_latency.region_bytes(shape), rank)
+    exchange = low_latency.LowLatency(memory, shape, deadline_ns=DEADLINE_NS)
+    for step in range(3):
+        ranks = drawn(step, device_of(rank))
+        x, ids, weights = ranks[rank]
+        exchange.send_dispatch(x, ids, step % 2, 3)
+        rows, counts = exchange.receive_dispatch(step % 2)
+        values = gemm.dequantised_rows(rows)
+        y = torch.full_like(values, float("nan"))
+        for local in range(shape.local_experts):
+            expert = rank * shape.local_experts + local
+            count = sum(int((chosen == expert).sum()) for _, chosen, _ in ranks)
+            assert int(counts[local]) == count
+            y[local, :count] = values[local, :count] * (1 + expert)
+        exchange.send_combine(y.bfloat16(), step % 2, 3)
+        out = exchange.receive_combine(ids, weights, step % 2)
+        reference = low_latency.plain_combine(x, ids, weights)
+        limit = FP8_EXCHANGE if fp8 else BF16_EXCHANGE
+        assert (out.float() - reference).norm() <= limit * reference.norm()
+    assert int(exchange.error) == 0
+    leave()
 
 
 def round_trips(exchange: normal.Normal | Collective, rank: int, fp8: bool) -> None:
     """Dispatch, multiply each row by a factor of its experts, combine; three times."""
     shape = exchange.shape
     for step in range(3):
-        ranks = drawn(step)
+        ranks = drawn(step, exchange.error.device)
         _, ids, weights = ranks[rank]
         route = exchange.layout(ids, step % 2)
         exchange.notify(route)
@@ -105,7 +157,7 @@ def round_trips(exchange: normal.Normal | Collective, rank: int, fp8: bool) -> N
 
 def check_counts(
     counts: torch.Tensor,
-    ranks: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+    ranks: list[Drawn],
     rank: int,
     local_experts: int,
 ) -> None:
@@ -120,11 +172,18 @@ def lost_peer(folder: Path, rank: int, fp8: bool) -> None:
     shape = normal.NormalShape(RANKS, EXPERTS, HIDDEN, TOP_K, MOST, 0)
     memory = mapped(folder, normal.region_bytes(shape), rank)
     exchange = normal.Normal(memory, shape, deadline_ns=1_000_000)
-    exchange.notify(exchange.layout(drawn(0)[rank][1]))
+    exchange.notify(exchange.layout(drawn(0, device_of(rank))[rank][1]))
     assert int(exchange.error) == 3001 + (1 - rank)
 
 
 if __name__ == "__main__":
-    case = {"normal": normal_case, "collective": collective_case, "lost": lost_peer}[sys.argv[1]]
+    case = {
+        "normal": normal_case,
+        "low_latency": low_latency_case,
+        "collective": collective_case,
+        "lost": lost_peer,
+    }[sys.argv[1]]
+    if not INTERPRETED:
+        torch.cuda.set_device(int(sys.argv[2]))
     case(Path(sys.argv[3]), int(sys.argv[2]), sys.argv[4] == "fp8")
     sys.stdout.write("ok\n")

@@ -13,6 +13,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 EXPERTS, ROWS, N, K = 4, 96, 384, 256
 SMALL = Tiling(block_m=64)
+SPECIALISED = (
+    Tiling(128, 128, stages=6, specialised=True),
+    Tiling(128, 256, stages=4, specialised=True),
+    Tiling(256, 128, stages=4, specialised=True),
+)
 COUNTS = ([70, 0, 1, 96], [0, 0, 0, 0], [0, 64, 0, 0])
 
 
@@ -55,13 +60,29 @@ def assert_near(result: torch.Tensor, reference: torch.Tensor) -> None:
     [
         (False, SMALL, True, COUNTS[0]),
         (True, SMALL, False, COUNTS[1]),
-        (True, Tiling(block_m=64, block_n=256), True, COUNTS[0]),
-        (True, Tiling(block_n=256, stages=3), False, COUNTS[2]),
+        (True, Tiling(), True, COUNTS[0]),
+        (True, Tiling(block_n=64), False, COUNTS[2]),
     ],
 )
 def test_masked_rows_are_products_and_others_untouched(
     device: str, fp8: bool, tiling: Tiling, by_rows: bool, counts: list[int]
 ) -> None:
+    masked_rows_are_products(device, fp8, tiling, by_rows, counts)
+
+
+@pytest.mark.parametrize("fp8", [True, False])
+@pytest.mark.parametrize("tiling", SPECIALISED)
+@pytest.mark.parametrize(("by_rows", "counts"), [(True, COUNTS[0]), (False, COUNTS[2])])
+def test_specialised_masked_rows_are_products_and_others_untouched(
+    hopper: str, fp8: bool, tiling: Tiling, by_rows: bool, counts: list[int]
+) -> None:
+    masked_rows_are_products(hopper, fp8, tiling, by_rows, counts)
+
+
+def masked_rows_are_products(
+    device: str, fp8: bool, tiling: Tiling, by_rows: bool, counts: list[int]
+) -> None:
+    """Valid rows are products; poison behind them stays."""
     x, w = operands(fp8, device, EXPERTS, ROWS, K), weights(fp8, device)
     out = torch.full((EXPERTS, ROWS, N), float("nan"), dtype=torch.bfloat16, device=device)
     on_device = torch.tensor(counts, dtype=torch.int32, device=device)
@@ -72,45 +93,71 @@ def test_masked_rows_are_products_and_others_untouched(
         assert out[expert, count:].isnan().all()
 
 
-@pytest.mark.parametrize(
-    ("fp8", "tiling"), [(False, SMALL), (True, SMALL), (True, Tiling(block_m=64, block_n=256))]
-)
+@pytest.mark.parametrize(("fp8", "tiling"), [(False, SMALL), (True, SMALL), (True, Tiling())])
 def test_contiguous_rows_are_products_of_their_expert(
     device: str, fp8: bool, tiling: Tiling
 ) -> None:
-    order = [0, 2, -1, 3, 3]
-    x, w = operands(fp8, device, 64 * len(order), K), weights(fp8, device)
-    expert_of = torch.tensor(order, dtype=torch.int32, device=device).repeat_interleave(64)
-    out = torch.full((64 * len(order), N), float("nan"), dtype=torch.bfloat16, device=device)
+    contiguous_rows_are_products(device, fp8, tiling)
+
+
+@pytest.mark.parametrize("fp8", [True, False])
+@pytest.mark.parametrize("tiling", SPECIALISED)
+def test_specialised_contiguous_rows_are_products_of_their_expert(
+    hopper: str, fp8: bool, tiling: Tiling
+) -> None:
+    contiguous_rows_are_products(hopper, fp8, tiling)
+
+
+def contiguous_rows_are_products(device: str, fp8: bool, tiling: Tiling) -> None:
+    """Blocks of experts in any order, one of them padding."""
+    order, rows = [0, 2, -1, 3, 3], tiling.block_m
+    x, w = operands(fp8, device, rows * len(order), K), weights(fp8, device)
+    expert_of = torch.tensor(order, dtype=torch.int32, device=device).repeat_interleave(rows)
+    out = torch.full((rows * len(order), N), float("nan"), dtype=torch.bfloat16, device=device)
     gemm.contiguous(x, w, expert_of, 3, tiling=tiling, out=out)
     for block, expert in enumerate(order):
-        rows = slice(64 * block, 64 * block + 64)
+        here = slice(rows * block, rows * block + rows)
         if expert < 0:
-            assert out[rows].isnan().all()
+            assert out[here].isnan().all()
             continue
-        given = (x[0][rows], x[1][rows]) if isinstance(x, tuple) else x[rows]
-        assert_near(out[rows], gemm.plain(given, part(w, expert)))
+        given = (x[0][here], x[1][here]) if isinstance(x, tuple) else x[here]
+        assert_near(out[here], gemm.plain(given, part(w, expert)))
+
+
+def test_rows_that_fill_no_tile(hopper: str) -> None:
+    """A dense product of few rows, in the specialised form."""
+    x, w = operands(True, hopper, 37, K), weights(True, hopper)
+    expert_of = torch.zeros(37, dtype=torch.int32, device=hopper)
+    out = gemm.contiguous(x, w, expert_of, 132, tiling=SPECIALISED[1])
+    assert_near(out, gemm.plain(x, part(w, 0)))
 
 
 @pytest.mark.parametrize("tiling", [SMALL, Tiling(block_m=128, block_n=64)])
 def test_signals_of_started_row_blocks_reach_their_threshold(device: str, tiling: Tiling) -> None:
+    signals_reach_their_thresholds(device, tiling, fp8=False)
+
+
+@pytest.mark.parametrize("tiling", SPECIALISED)
+def test_specialised_signals_reach_their_thresholds(hopper: str, tiling: Tiling) -> None:
+    signals_reach_their_thresholds(hopper, tiling, fp8=True)
+
+
+def signals_reach_their_thresholds(device: str, tiling: Tiling, fp8: bool) -> None:
+    """A word for each 64 rows counts column tiles, a word for each expert the sum of those."""
     counts = [70, 0, 1, 96]
-    x, w = operands(False, device, EXPERTS, ROWS, K), weights(False, device)
+    x, w = operands(fp8, device, EXPERTS, ROWS, K), weights(fp8, device)
     on_device = torch.tensor(counts, dtype=torch.int32, device=device)
     signals = gemm.signal_words(EXPERTS, ROWS, "rows", device)
     gemm.masked(x, w, on_device, 5, signals=signals, tiling=tiling)
     full = gemm.threshold("rows", N, 1, tiling)
+    assert full == -(-N // tiling.block_n)
     assert signals.words.tolist() == [[full, full], [0, 0], [full, 0], [full, full]]
-
-
-def test_signals_of_experts_count_their_tiles(device: str) -> None:
-    counts = [70, 0, 1, 96]
-    x, w = operands(True, device, EXPERTS, ROWS, K), weights(True, device)
-    on_device = torch.tensor(counts, dtype=torch.int32, device=device)
     signals = gemm.signal_words(EXPERTS, ROWS, "experts", device)
-    gemm.masked(x, w, on_device, 5, signals=signals, tiling=SMALL)
-    assert signals.words.tolist() == [6, 0, 3, 6]
-    assert [gemm.threshold("experts", N, count, SMALL) for count in counts] == [6, 0, 3, 6]
+    gemm.masked(x, w, on_device, 5, signals=signals, tiling=tiling)
+    assert signals.words.tolist() == [2 * full, 0, full, 2 * full]
+    assert [gemm.threshold("experts", N, count, tiling) for count in counts] == [
+        2 * full, 0, full, 2 * full,
+    ]  # fmt: skip
 
 
 def test_a_budget_that_is_none_or_too_large_is_refused() -> None:
@@ -129,3 +176,14 @@ def test_operands_of_other_types_or_sizes_are_refused() -> None:
     odd = torch.zeros(EXPERTS, ROWS, 200, dtype=torch.bfloat16)
     with pytest.raises(ExecutorError, match="multiples of 128"):
         gemm.masked(odd, torch.zeros(EXPERTS, N, 200, dtype=torch.bfloat16), counts, 1)
+
+
+def test_tilings_that_a_kernel_lacks_are_refused() -> None:
+    x, w = operands(True, "cpu", EXPERTS, ROWS, K), weights(True, "cpu")
+    counts = torch.zeros(EXPERTS, dtype=torch.int32)
+    with pytest.raises(ExecutorError, match=r"block_n 256; FP8 has \(32, 64, 128\)"):
+        gemm.masked(x, w, counts, 1, tiling=Tiling(block_n=256))
+    with pytest.raises(ExecutorError, match=r"specialised tile \(64, 128\); \(\(128, 128\)"):
+        gemm.masked(x, w, counts, 1, tiling=Tiling(64, 128, specialised=True))
+    with pytest.raises(ExecutorError, match="specialised tiling needs compute capability 9"):
+        gemm.masked(x, w, counts, 1, tiling=SPECIALISED[0])

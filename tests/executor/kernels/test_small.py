@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from executor.kernels.gate import plain_top_k, top_k
-from executor.kernels.mla_decode import mla_decode, plain_mla_decode
+from executor.kernels.mla_decode import mla_decode, plain_mla_decode, shares
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -51,16 +51,38 @@ def test_given_ids_get_the_weights_of_their_own_logits(
     torch.testing.assert_close(weights, 2.5 * expected)
 
 
-@pytest.mark.parametrize("heads", [3, 20])
-def test_attention_over_latents(device: str, heads: int) -> None:
-    lengths = torch.tensor([1, 70, 32], dtype=torch.int32, device=device)
-    cache = torch.randn(3, 80, 96, device=device).bfloat16()
+@pytest.mark.parametrize(("heads", "splits"), [(3, None), (20, 1), (20, 2)])
+def test_attention_over_latents(device: str, heads: int, splits: int | None) -> None:
+    attention_is_plain(device, heads, splits, specialised=False)
+
+
+@pytest.mark.parametrize(("heads", "splits"), [(64, 1), (70, 2), (128, None)])
+def test_specialised_attention_over_latents(hopper: str, heads: int, splits: int | None) -> None:
+    attention_is_plain(hopper, heads, splits, specialised=True)
+
+
+def attention_is_plain(device: str, heads: int, splits: int | None, specialised: bool) -> None:
+    """Whole blocks of keys, parts of one, a single key; poison behind them does not matter."""
+    lengths = torch.tensor([1, 150, 128], dtype=torch.int32, device=device)
+    latent, rope = (512, 64) if specialised else (64, 32)
+    cache = torch.randn(3, 160, latent + rope, device=device).bfloat16()
     cache[0, 1:] = float("nan")
-    wide = torch.randn(3, heads, 128, device=device).bfloat16()
-    q_latent, q_rope = wide[..., :64], wide[..., 64:96]
-    out = mla_decode(q_latent, q_rope, cache, lengths, 0.1)
+    cache[1, 150:] = float("nan")
+    wide = torch.randn(3, heads, latent + rope + 32, device=device).bfloat16()
+    q_latent, q_rope = wide[..., :latent], wide[..., latent : latent + rope]
+    out = mla_decode(q_latent, q_rope, cache, lengths, 0.1, splits=splits, specialised=specialised)
     reference = plain_mla_decode(q_latent, q_rope, cache, lengths, 0.1)
     assert (out.float() - reference).norm() <= 1e-2 * reference.norm()
+
+
+@pytest.mark.parametrize(
+    ("programs", "longest", "expected"),
+    [(256, 4096, 1), (132, 4096, 1), (64, 4096, 2), (16, 4096, 8), (1, 4096, 16), (1, 100, 1)],
+)
+def test_keys_are_shared_out_when_sequences_are_few(
+    programs: int, longest: int, expected: int
+) -> None:
+    assert shares(programs, longest, 132) == expected
 
 
 def test_no_tokens(device: str) -> None:

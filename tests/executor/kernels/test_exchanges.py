@@ -1,4 +1,4 @@
-"""Normal-mode exchanges of two ranks, each a process of its own, over memory that both map."""
+"""Exchanges of two ranks, each a process of its own, over memory that both reach."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ SCRIPT = Path(__file__).with_name("rank_of_two.py")
 REGION_BYTES = 4_000_000
 
 
-def run(case: str, ranks: tuple[int, ...], folder: Path, dtype: str) -> None:
+def run(case: str, ranks: tuple[int, ...], folder: Path, dtype: str, *, gpus: bool) -> None:
     """Every rank's process ends well."""
     for rank in (0, 1):
         (folder / f"{rank}").write_bytes(bytes(REGION_BYTES))
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path.cwd())}
+    interpret = "0" if gpus else "1"
+    environment = os.environ | {"TRITON_INTERPRET": interpret, "PYTHONPATH": str(Path.cwd())}
     started = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), case, str(rank), str(folder), dtype],
@@ -36,12 +37,20 @@ def run(case: str, ranks: tuple[int, ...], folder: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "bf16"])
-@pytest.mark.parametrize("through", ["normal", "collective"])
+@pytest.mark.parametrize("through", ["normal", "collective", "low_latency"])
 def test_rows_reach_their_experts_and_come_back_summed(
     tmp_path: Path, through: str, dtype: str
 ) -> None:
-    run(through, (0, 1), tmp_path, dtype)
+    run(through, (0, 1), tmp_path, dtype, gpus=False)
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "bf16"])
+@pytest.mark.parametrize("through", ["normal", "collective", "low_latency"])
+def test_rows_reach_other_gpus_and_come_back_summed(
+    two_gpus: None, tmp_path: Path, through: str, dtype: str
+) -> None:
+    run(through, (0, 1), tmp_path, dtype, gpus=True)
 
 
 def test_a_silent_peer_is_an_error_code_and_no_hang(tmp_path: Path) -> None:
-    run("lost", (0,), tmp_path, "bf16")
+    run("lost", (0,), tmp_path, "bf16", gpus=False)
