@@ -31,6 +31,8 @@ TOTAL_NS = 12e6
 LEAST, MOST = 12, 400
 UNCAPPED_CALLS = 24
 WEIGHTS = "fp8_block"
+# A green context holds whole groups of SMs; an unfinished one would be rounded up.
+PARTITION_SMS = 8
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class Pair:
         """SMs that the compute kernel is limited to on a GPU of `num_sms`."""
         if not self.capped or self.compute.family == "elementwise":
             return None
-        return num_sms - self.num_sms
+        free = num_sms - self.num_sms
+        return free - free % PARTITION_SMS if self.compute.family == "attention" else free
 
 
 O_PROJ, Q_B = "o_proj", "q_b"
