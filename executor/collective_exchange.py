@@ -24,7 +24,7 @@ class Collective:
     it likes, so a budget has no effect here; counts are waited for on the host."""
 
     def __init__(self, shape: NormalShape, group: Any, device: torch.device) -> None:
-        self.shape, self._group, self._rank = shape, group, dist.get_rank(group)
+        self.shape, self.group = shape, group
         self.error = error_word(device)
         self._sent: dict[int, list[int]] = {}
         self._came: dict[int, list[int]] = {}
@@ -40,7 +40,7 @@ class Collective:
         shape = self.shape
         sizes = route.sizes.view(shape.ranks, 1 + shape.local_experts)
         told = torch.empty_like(sizes)
-        dist.all_to_all_single(told, sizes.contiguous(), group=self._group)
+        dist.all_to_all_single(told, sizes.contiguous(), group=self.group)
         self._sent[route.buffer] = sizes[:, 0].tolist()
         self._came[route.buffer] = told[:, 0].tolist()
         padded = (told[:, 1:].sum(0) + ROWS_PER_BLOCK - 1) // ROWS_PER_BLOCK * ROWS_PER_BLOCK
@@ -88,7 +88,7 @@ class Collective:
         sent, came = self._sent[route.buffer], self._came[route.buffer]
         results = self._results[route.buffer][: sum(came)]
         back = results.new_empty(sum(sent), self.shape.hidden)
-        dist.all_to_all_single(back, results, sent, came, group=self._group)
+        dist.all_to_all_single(back, results, sent, came, group=self.group)
         total = torch.zeros(
             route.places.shape[0], self.shape.hidden, dtype=torch.float32, device=back.device
         )
@@ -104,6 +104,6 @@ class Collective:
         out = rows.new_empty(sum(came), *rows.shape[1:])
         if rows.shape[1]:
             dist.all_to_all_single(
-                out, rows.contiguous(), came, self._sent[route.buffer], group=self._group
+                out, rows.contiguous(), came, self._sent[route.buffer], group=self.group
             )
         return out

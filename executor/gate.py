@@ -1,16 +1,68 @@
-"""A common start of all ranks: a barrier between the GPUs, then a sleep that hides launch skew."""
+"""A common start of all ranks: a barrier between the GPUs, and a sleep that hides launch skew."""
 
 from __future__ import annotations
 
 import ctypes
+import time
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from executor.peers import Clock, SharedWords, align_clocks, barrier
 from executor.spin_library import MAX_RANKS, STAMP_WORDS, SpinArgs, SpinLibrary, build
 
 SLOTS = 512
 DEADLINE_NS = 60_000_000_000
+MEETINGS = 20
+SAMPLE_CYCLES = 1_000_000
+
+
+class StartGate(Protocol):
+    """Brings the ranks' streams together; `clock` bounds how far apart they leave."""
+
+    clock: Clock
+
+    def launch(self, stream: torch.cuda.Stream, sleep_ns: int) -> None:
+        """Make the stream wait for all ranks. All ranks call it equally often."""
+        ...
+
+
+class CollectiveGate:
+    """The same for ranks that cannot reach each other's memory: the sleep, then an all-reduce of one
+    word, which no rank leaves before the last has come. `clock.error_ns` is its own duration."""
+
+    def __init__(self, group: Any, device: torch.device) -> None:
+        self._group = group
+        self._word = torch.zeros(1, dtype=torch.int32, device=device)
+        self._cycles_per_ns = max(_sleeping_cycles_per_ns() for _ in range(MEETINGS))
+        self.clock = Clock(error_ns=self._meeting_ns())
+
+    def launch(self, stream: torch.cuda.Stream, sleep_ns: int) -> None:
+        """A sleep of `sleep_ns` or a little longer, then the meeting."""
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(round(sleep_ns * self._cycles_per_ns))
+            dist.all_reduce(self._word, group=self._group)
+
+    def _meeting_ns(self) -> int:
+        """The shortest of some all-reduces as the host sees them, which is longer than on the GPU."""
+        taken = []
+        for _ in range(MEETINGS):
+            began = time.perf_counter_ns()
+            dist.all_reduce(self._word, group=self._group)
+            torch.cuda.synchronize()
+            taken.append(time.perf_counter_ns() - began)
+        return min(taken)
+
+
+def _sleeping_cycles_per_ns() -> float:
+    """The GPU's clock during a sleep."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    torch.cuda._sleep(SAMPLE_CYCLES)
+    end.record()
+    end.synchronize()
+    return SAMPLE_CYCLES / (begin.elapsed_time(end) * 1e6)
 
 
 class Gate:

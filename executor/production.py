@@ -11,7 +11,7 @@ import torch
 
 from executor.clocks import ClockLog
 from executor.cuda import CudaQueues, StreamPool, device_facts, nvtx
-from executor.gate import Gate
+from executor.gate import StartGate
 from executor.kernel_set import MissingKernel
 from executor.partition import Partitions
 from executor.production_attention import ATTENTION, Launcher
@@ -49,7 +49,7 @@ class Production:
 
     state: ProductionState
     inputs: dict[str, torch.Tensor]
-    gate: Gate
+    gate: StartGate
     pool: StreamPool
     clocks: ClockLog
     spans: SpanSource = "none"

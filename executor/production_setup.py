@@ -11,7 +11,7 @@ import torch
 from executor.clocks import ClockLog
 from executor.cuda import StreamPool, many_hardware_queues
 from executor.execute import execute
-from executor.gate import Gate
+from executor.gate import Gate, StartGate
 from executor.kernel_set import MissingResource
 from executor.libraries import DeepEp, DeepGemm
 from executor.plain_layer import RankState, plain_model
@@ -37,7 +37,7 @@ class Session:
     deployment: Deployment
     rank: int
     group: Any
-    gate: Gate
+    gate: StartGate
     pool: StreamPool
     clocks: ClockLog
     gemm: DeepGemm
@@ -104,14 +104,15 @@ def session_around(
     *,
     seed: int,
     beat: Callable[[str], None],
+    gate: StartGate | None = None,
 ) -> Session:
-    """A session on these libraries, with the rank's weights drawn."""
+    """A session on these libraries, with the rank's weights drawn; `gate` None needs peers' memory."""
     gpu = torch.cuda.current_device()
     return Session(
         deployment,
         rank,
         group,
-        Gate(rank, deployment.ep_size),
+        gate or Gate(rank, deployment.ep_size),
         StreamPool(),
         ClockLog(gpu),
         gemm,

@@ -16,6 +16,7 @@ from executor.kernels.gemm import Grain, Signals, signal_words
 from executor.kernels.low_latency import LowLatency
 from executor.kernels.normal import Normal, NormalShape, Route
 from executor.kernels.peer_memory import PeerMemory, alone, symmetric
+from executor.peers import gathered
 from models.deployment import Deployment
 from schedules.program import Op
 
@@ -55,11 +56,41 @@ class TritonExchange:
             raise PeerLost(f"rank {rank}: a {phase} waited too long for {who} {code % 1000 - 1}")
 
 
-def collective_group(group: Any) -> Any:
-    """An NCCL group of the same ranks."""
+def collective_group(group: Any, device: torch.device) -> Any:
+    """A group of the same ranks for collectives between GPUs, or between hosts for the CPU."""
     import torch.distributed as dist
 
-    return dist.new_group(dist.get_process_group_ranks(group), backend="nccl")
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    return dist.new_group(dist.get_process_group_ranks(group), backend=backend)
+
+
+def peer_region(nbytes: int, ranks: int, group: Any, device: torch.device) -> PeerMemory:
+    """Memory that all ranks can write; MissingResource on every rank when one cannot have it."""
+    if ranks == 1:
+        return alone(nbytes, device)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    if here < ranks:
+        raise MissingResource(f"{ranks} ranks span hosts of {here}, which share no memory")
+    reason, region = unreachable(ranks, device), None
+    if not any(gathered(reason)):
+        try:
+            region = symmetric(nbytes, group, device)
+        except MissingResource as error:
+            reason = str(error)
+    reasons = [said for said in gathered(reason) if said]
+    if reasons or region is None:
+        raise MissingResource(reasons[0])
+    return region
+
+
+def unreachable(ranks: int, device: torch.device) -> str:
+    """Which GPU of a rank this one cannot reach, in words; empty when it reaches all."""
+    if device.type != "cuda":
+        return ""
+    for other in range(min(ranks, torch.cuda.device_count())):
+        if other != device.index and not torch.cuda.can_device_access_peer(device, other):
+            return f"GPU {device.index} cannot reach GPU {other}'s memory"
+    return ""
 
 
 def open_exchange(
@@ -69,19 +100,10 @@ def open_exchange(
     normal mode. A fused shared expert is one more expert of each rank and one more choice of each
     token. `group` None is a single rank.
 
-    Where peers cannot write each other's memory, normal mode falls to NCCL with a warning; low latency,
-    whose sends and signals need it, raises MissingResource.
+    Where peers cannot write each other's memory, normal mode falls to collectives with a warning; low
+    latency, whose sends and signals need it, raises MissingResource.
     """
     model, ranks = deployment.model, deployment.ep_size
-
-    def region(nbytes: int) -> PeerMemory:
-        if ranks == 1:
-            return alone(nbytes, device)
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-        if here < ranks:
-            raise MissingResource(f"{ranks} ranks span hosts of {here}, which share no memory")
-        return symmetric(nbytes, group, device)
-
     fp8 = deployment.quantization.dispatch == "fp8"
     experts = ranks * deployment.slots_per_rank
     top_k = model.top_k + deployment.fusion.slots
@@ -89,10 +111,12 @@ def open_exchange(
         scales = model.hidden_size // 128 if fp8 else 0
         shape = NormalShape(ranks, experts, model.hidden_size, top_k, most_tokens, scales)
         try:
-            own = region(normal.region_bytes(shape))
+            own = peer_region(normal.region_bytes(shape), ranks, group, device)
         except MissingResource as error:
-            warnings.warn(f"{error}; exchanges go through NCCL, without a budget", stacklevel=2)
-            return TritonExchange(Collective(shape, collective_group(group), device), None)
+            warnings.warn(
+                f"{error}; exchanges go through collectives, without a budget", stacklevel=2
+            )
+            return TritonExchange(Collective(shape, collective_group(group, device), device), None)
         return TritonExchange(Normal(own, shape, deadline_ns=DEADLINE_NS), None)
     most = deployment.a2a.max_dispatch_tokens_per_rank
     low = low_latency.Shape(ranks, experts, model.hidden_size, top_k, most, fp8)
@@ -101,6 +125,6 @@ def open_exchange(
         for buffer in set(BUFFERS.values())
         for grain in GRAINS
     }
-    own = region(low_latency.region_bytes(low))
+    own = peer_region(low_latency.region_bytes(low), ranks, group, device)
     exchange = LowLatency(own, low, deadline_ns=DEADLINE_NS)
     return TritonExchange(None, exchange, words=words)

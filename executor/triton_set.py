@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from executor.collective_exchange import Collective
 from executor.cuda import many_hardware_queues, require_gpus
+from executor.gate import CollectiveGate
 from executor.kernel_set import MissingResource
 from executor.production import Production
 from executor.production_setup import Session, kernels_for, require_weights, session_around
@@ -36,7 +38,8 @@ def open_triton_session(
 ) -> Session:
     """Weights, peer memory and one rank's gate, for batches of at most `most_tokens` tokens a rank.
 
-    MissingResource before anything is allocated when the GPU lacks FP8, memory or peers.
+    MissingResource before anything is allocated when the GPU lacks FP8, memory or, in low latency,
+    peers; without peers normal mode goes through collectives, and so does the gate.
     """
     many_hardware_queues()
     require_gpus(1)
@@ -45,7 +48,10 @@ def open_triton_session(
     device = torch.device("cuda", torch.cuda.current_device())
     exchange = open_exchange(deployment, most_tokens, group, device)
     gemm = TritonGemm(device)
-    return session_around(gemm, exchange, deployment, rank, group, seed=seed, beat=beat)
+    gate = None
+    if isinstance(exchange.normal, Collective):
+        gate = CollectiveGate(exchange.normal.group, device)
+    return session_around(gemm, exchange, deployment, rank, group, seed=seed, beat=beat, gate=gate)
 
 
 def triton_kernels(

@@ -1,7 +1,7 @@
-"""One rank of a two-rank exchange: in the interpreter, where peers' regions are files that both map,
+"""One rank of an exchange of two ranks or more: in the interpreter, where peers' regions are files that all map,
 or on a GPU of its own, where they are symmetric memory.
 
-Run as `rank_of_two.py CASE RANK FOLDER DTYPE`; prints ok.
+Run as `rank_of_two.py CASE RANK FOLDER DTYPE RANKS`; prints ok.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from executor.kernels.interpreted import INTERPRETED
 from executor.kernels.peer_memory import PeerMemory, symmetric
 from tests.executor.kernels.limits import BF16_EXCHANGE, FP8_EXCHANGE
 
-RANKS, EXPERTS, HIDDEN, TOP_K, MOST = 2, 6, 256, 3, 9
+RANKS = int(sys.argv[5])
+EXPERTS, HIDDEN, TOP_K, MOST = 3 * RANKS, 256, 3, 9
 DEADLINE_NS = 60_000_000_000
 Drawn = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -29,18 +30,18 @@ def device_of(rank: int) -> torch.device:
 
 
 def meet(folder: Path, rank: int) -> None:
-    """Join the other rank's process."""
+    """Join the other ranks' processes."""
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=RANKS)
 
 
 def leave() -> None:
-    """Wait for the other rank, then part."""
+    """Wait for the others, then part."""
     dist.barrier()
     dist.destroy_process_group()
 
 
 def mapped(folder: Path, nbytes: int, rank: int) -> PeerMemory:
-    """Regions that both ranks write: files of the folder, which the parent made, or GPU memory."""
+    """Regions that all ranks write: files of the folder, which the parent made, or GPU memory."""
     if not INTERPRETED:
         return symmetric(nbytes, dist.group.WORLD, device_of(rank))
     regions = [
@@ -52,10 +53,10 @@ def mapped(folder: Path, nbytes: int, rank: int) -> PeerMemory:
 
 
 def drawn(step: int, device: torch.device) -> list[Drawn]:
-    """Rows, ids and weights of both ranks; empty, one-hot and dropped choices come up."""
+    """Rows, ids and weights of all ranks; empty, one-hot and dropped choices come up."""
     torch.manual_seed(step)
     ranks = []
-    for tokens in (9, (4, 0, 7)[step]):
+    for tokens in (9, (4, 0, 7)[step], 5, (0, 3, 1)[step])[:RANKS]:
         ids = torch.stack([torch.randperm(EXPERTS)[:TOP_K] for _ in range(tokens + 1)])[:tokens]
         if step == 2:
             ids[:] = torch.tensor([1, 0, 2])
@@ -79,7 +80,7 @@ def shape_of(fp8: bool) -> normal.NormalShape:
 
 
 def normal_case(folder: Path, rank: int, fp8: bool) -> None:
-    """Through memory that both ranks reach."""
+    """Through memory that all ranks reach."""
     shape = shape_of(fp8)
     meet(folder, rank)
     memory = mapped(folder, normal.region_bytes(shape), rank)

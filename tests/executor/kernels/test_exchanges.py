@@ -1,4 +1,4 @@
-"""Exchanges of two ranks, each a process of its own, over memory that both reach."""
+"""Exchanges of two and four ranks, each a process of its own, over memory that both reach."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ SCRIPT = Path(__file__).with_name("rank_of_two.py")
 REGION_BYTES = 4_000_000
 
 
-def run(case: str, ranks: tuple[int, ...], folder: Path, dtype: str, *, gpus: bool) -> None:
-    """Every rank's process ends well."""
-    for rank in (0, 1):
+def run(
+    case: str, ranks: tuple[int, ...], folder: Path, dtype: str, *, gpus: bool, size: int = 2
+) -> None:
+    """The processes of these ranks, of `size` in all, end well."""
+    for rank in range(size):
         (folder / f"{rank}").write_bytes(bytes(REGION_BYTES))
     interpret = "0" if gpus else "1"
     environment = os.environ | {"TRITON_INTERPRET": interpret, "PYTHONPATH": str(Path.cwd())}
     started = [
         subprocess.Popen(
-            [sys.executable, str(SCRIPT), case, str(rank), str(folder), dtype],
+            [sys.executable, str(SCRIPT), case, str(rank), str(folder), dtype, str(size)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -42,6 +44,11 @@ def test_rows_reach_their_experts_and_come_back_summed(
     tmp_path: Path, through: str, dtype: str
 ) -> None:
     run(through, (0, 1), tmp_path, dtype, gpus=False)
+
+
+@pytest.mark.parametrize(("through", "dtype"), [("normal", "fp8"), ("collective", "bf16")])
+def test_four_ranks_give_the_same(tmp_path: Path, through: str, dtype: str) -> None:
+    run(through, (0, 1, 2, 3), tmp_path, dtype, gpus=False, size=4)
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "bf16"])

@@ -1,4 +1,4 @@
-"""Low-latency exchanges of two ranks in one process: all send, then all receive."""
+"""Low-latency exchanges of two ranks and more in one process: all send, then all receive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.executor.kernels.limits import BF16_EXCHANGE, FP8_CAST, FP8_EXCHANGE
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-RANKS, EXPERTS, HIDDEN, TOP_K, MOST = 2, 6, 256, 3, 5
+LOCAL, HIDDEN, TOP_K, MOST = 3, 256, 3, 5
 SMALL = Tiling(block_m=64)
 
 
@@ -23,9 +23,9 @@ def ranks_of(shape: ll.Shape, device: str, deadline_ns: int = 1_000_000) -> list
     return [ll.LowLatency(region, shape, deadline_ns=deadline_ns) for region in regions]
 
 
-def chosen(tokens: int, device: str) -> torch.Tensor:
+def chosen(tokens: int, experts: int, device: str) -> torch.Tensor:
     """Distinct experts for each token, one of them dropped."""
-    ids = torch.stack([torch.randperm(EXPERTS)[:TOP_K] for _ in range(tokens + 1)])[:tokens]
+    ids = torch.stack([torch.randperm(experts)[:TOP_K] for _ in range(tokens + 1)])[:tokens]
     if tokens:
         ids[0, -1] = -1
     return ids.to(device)
@@ -33,23 +33,29 @@ def chosen(tokens: int, device: str) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("fp8", "tokens", "ctas"),
-    [(True, (4, 3), 3), (True, (0, 0), None), (False, (5, 0), None)],
+    [
+        (True, (4, 3), 3),
+        (True, (0, 0), None),
+        (False, (5, 0), None),
+        (True, (4, 0, 3, 5), 3),
+        (False, (2, 0, 1, 1, 3, 0, 5, 1), None),
+    ],
 )
 def test_rows_reach_their_experts_and_come_back_weighted(
-    device: str, fp8: bool, tokens: tuple[int, int], ctas: int | None
+    device: str, fp8: bool, tokens: tuple[int, ...], ctas: int | None
 ) -> None:
-    shape = ll.Shape(RANKS, EXPERTS, HIDDEN, TOP_K, MOST, fp8)
+    shape = ll.Shape(len(tokens), LOCAL * len(tokens), HIDDEN, TOP_K, MOST, fp8)
     ranks = ranks_of(shape, device)
     for buffer in (0, 0):
         xs = [torch.randn(n, HIDDEN, device=device).bfloat16() for n in tokens]
-        ids = [chosen(n, device) for n in tokens]
+        ids = [chosen(n, shape.experts, device) for n in tokens]
         weights = [torch.rand(n, TOP_K, device=device) for n in tokens]
         for rank, x, choice in zip(ranks, xs, ids, strict=True):
             rank.send_dispatch(x, choice, buffer, ctas)
         for index, rank in enumerate(ranks):
             rows, counts = rank.receive_dispatch(buffer)
             values = gemm.dequantised_rows(rows)
-            y = torch.full((3, shape.capacity, HIDDEN), float("nan"), device=device)
+            y = torch.full((LOCAL, shape.capacity, HIDDEN), float("nan"), device=device)
             for local in range(shape.local_experts):
                 expert = index * shape.local_experts + local
                 expected = ll.plain_dispatch(xs, ids, expert)
@@ -108,8 +114,9 @@ def test_a_signal_that_never_comes_is_an_error_code_and_no_hang(device: str) -> 
 
 
 def test_a_peer_that_sends_nothing_is_named(device: str) -> None:
-    shape = ll.Shape(RANKS, EXPERTS, HIDDEN, TOP_K, MOST)
+    shape = ll.Shape(2, 2 * LOCAL, HIDDEN, TOP_K, MOST)
     first, _ = ranks_of(shape, device)
-    first.send_dispatch(torch.randn(5, HIDDEN, device=device).bfloat16(), chosen(5, device))
+    ids = chosen(5, shape.experts, device)
+    first.send_dispatch(torch.randn(5, HIDDEN, device=device).bfloat16(), ids)
     first.receive_dispatch()
     assert int(first.error) == 1 + 1
