@@ -12,6 +12,8 @@ from models.calibration_records import Records, Slowed
 from models.fit import Beside, Fit, fit_slowdown
 from models.machine import Interference
 
+# Fewer neighbours than this do not tell what their SMs and their HBM rate do apart.
+LEAST_BESIDE = 3
 RHO_CAPS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 
 
@@ -51,7 +53,12 @@ def interference_section(records: Records, source: str) -> dict[str, Any]:
         section["families"][family] = _pair(fit)
         notes.append(f"{family} {intervals(fit)}, error {fit.error:.3f}")
         for name, part in _by_name(group, lambda s: (s.exchange,) if s.exchange else ()):
-            fits = {sms: fit_slowdown(_kept(at), cap) for sms, at in _by_sms(part)}
+            kept = {sms: _kept(at) for sms, at in _by_name(part, lambda s: (s.sms,))}
+            fits = {
+                sms: fit_slowdown(at, cap) for sms, at in kept.items() if len(at) >= LEAST_BESIDE
+            }
+            if not fits:
+                continue
             pairs = [{"sms": sms, **_pair(fit)} for sms, fit in fits.items()]
             section["exchanges"].setdefault(family, {})[name] = pairs
             worst = max(fit.error for fit in fits.values())
@@ -86,9 +93,10 @@ def rules_of(section: Mapping[str, Any]) -> Interference:
 
 def beside_real_kernels(group: Iterable[Slowed]) -> list[Slowed]:
     """What was measured beside kernels of layers, if anything was; else what there is. A streaming
-    kernel draws HBM bandwidth alone, a GEMM also much of the L2's: at the same rate it slows more."""
-    group = tuple(group)
-    return [s for s in group if not s.aggressor.startswith("stream")] or list(group)
+    kernel draws HBM bandwidth alone, a GEMM also much of the L2's: at the same rate it slows more. An
+    exchange beside a kernel that takes every SM also waits to be placed, which is not interference."""
+    group = [s for s in group if not s.family or s.beside.busy < 1.0]
+    return [s for s in group if not s.aggressor.startswith("stream")] or group
 
 
 def best_rho_cap(slowed: Iterable[Slowed]) -> float:
@@ -140,10 +148,6 @@ def rounded(value: float, digits: int = 4) -> float:
 def _kept(group: Iterable[Slowed]) -> list[Beside]:
     group = tuple(group)
     return [s.beside for s in group if not s.held] or [s.beside for s in group]
-
-
-def _by_sms(group: Iterable[Slowed]) -> list[tuple[int, list[Slowed]]]:
-    return _by_name(group, lambda s: (s.sms,))
 
 
 def _by_name(slowed: Iterable[Slowed], names: Callable[[Slowed], Any]) -> list[tuple[Any, Any]]:

@@ -36,7 +36,7 @@ from models.work import EXCHANGE_KINDS, Grid, GridKind
 LEAST_POINTS = 4
 # Stated errors hold for this share of cases: what a band is to hold at least.
 COVERED = 0.8
-# Between the share of the SMs that were held (a dynamic kernel) and all of them (a static one).
+# A static kernel ends later by more than this share of the time for which SMs were held.
 HALF_WAY = 0.5
 LEAST_TAIL = 0.01
 # Forms that stand for many kinds of kernel at once: each measured kind gets its own.
@@ -165,22 +165,30 @@ def _add_kinds(
     """How kernels share out their work, where it is not as the profile below has it."""
     for hold in holds:
         grid = grid_kind(hold, profile)
-        for kind in hold["kinds"]:
+        for kind in hold["kinds"] if grid is not None else ():
             if profile.kernels[kind].grid != grid:
                 content.setdefault("kernels", {}).setdefault(kind, {})["grid"] = grid
 
 
-def grid_kind(hold: Mapping[str, Any], profile: ProfileFile) -> GridKind:
+def grid_kind(hold: Mapping[str, Any], profile: ProfileFile) -> GridKind | None:
     """*wave* where more CTAs are launched than the SMs hold at once. Else by how much later the kernel
-    ended for each ns that some SMs were held: a *dynamic* kernel by the share of those SMs, a *static*
-    one by all of it, since CTAs that come late have a list of their own."""
-    sm = profile.sm
+    ended for each ns that some SMs were held: a *static* one by almost all of it, since CTAs that come
+    late have a list of their own; a *dynamic* one by no more than the share of those SMs. None where
+    neither is so, or where the kernel leaves SMs free or hardly needs them."""
+    sm, sms = profile.sm, profile.gpu.sms
     room = SmResources(sm.threads, sm.registers, sm.smem_bytes, sm.cta_slots)
     cta = Footprint(1, *(hold[name] for name in RESOURCES))
-    if hold["ctas"] > room.ctas(cta) * profile.gpu.sms:
+    if hold["ctas"] > room.ctas(cta) * sms:
         return "wave"
-    late = median((ns - hold["alone_ns"]) / held_ns for held_ns, ns in hold["holds"])
-    return "static" if late > HALF_WAY else "dynamic"
+    share, late = hold["held_sms"] / sms, _late(hold)
+    if late > HALF_WAY:
+        return "static"
+    needed = hold["ctas"] == sms and late > share / 2
+    return "dynamic" if needed and late <= share else None
+
+
+def _late(hold: Mapping[str, Any]) -> float:
+    return float(median((ns - hold["alone_ns"]) / held_ns for held_ns, ns in hold["holds"]))
 
 
 def _add_tails(
@@ -208,8 +216,7 @@ def held_tail(hold: Mapping[str, Any], num_sms: int) -> float:
     """The tail law's coefficient of a dynamic kernel: while SMs are held, its others do
     `share / tail_law(a, share)` of its usual work, and it ends later by the rest."""
     share = 1.0 - hold["held_sms"] / num_sms
-    late = median((ns - hold["alone_ns"]) / held_ns for held_ns, ns in hold["holds"])
-    ratio = share / max(share, 1.0 - late)
+    ratio = share / max(share, 1.0 - _late(hold))
     return float(min(1.0, max(LEAST_TAIL, (ratio**4 - share**4) / (1.0 - share**4))))
 
 

@@ -94,7 +94,8 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
         reasons.update(record.get("throttled", ()))
         result.others |= bool(record.get("others"))
     result.points = tuple(_merged(same) for _, same in sorted(alone.items()))
-    result.slowed = tuple(_slowed(r, seed, result.hbm_gbps, source) for r in slowed)
+    beside = _beside_each_other(slowed)
+    result.slowed = tuple(_slowed(r, seed, result.hbm_gbps, source) for r in beside)
     result.host_ns = {name: round(median(values)) for name, values in sorted(host.items())}
     result.host_error = _middle_half(host.values())
     if trace_gaps and "stream" in result.gaps_ns:
@@ -204,3 +205,16 @@ def _exchange_of(record: Mapping[str, Any]) -> tuple[str, int]:
     if not record["family"] or "exchange" not in record:
         return "", 0
     return record["exchange"].removesuffix("_ll"), int(record["exchange_sms"])
+
+
+def _beside_each_other(slowed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without the compute kernels whose exchange has no slowdown of its own: it hardly ran beside them."""
+    slowed = list(slowed)
+    ran = {(record.get("victim"), record.get("aggressor")) for record in slowed}
+    return [
+        record
+        for record in slowed
+        if record.get("family")
+        or "exchange" not in record
+        or (record.get("aggressor"), record.get("victim")) in ran
+    ]

@@ -4,6 +4,7 @@ A kernel's series are the points that share its fixed sizes (a GEMM's n and k, a
 Along a series the log of measured over predicted time is interpolated in the logs of what varies
 (rows, sequences, copies) and, last, of the SMs held. At a point the measured time is returned; beyond
 the points the nearest ratio holds and the time is *fitted*; without a series the profile below answers.
+GEMMs whose tiles are known are read by their tiles (`models.tile_times`) where they are no points.
 Points at one place (more SMs than CTAs) are averaged.
 """
 
@@ -18,6 +19,7 @@ from statistics import median
 from models.machine import Cost, CostLabel, Costs, Footprint
 from models.measured import BY_BYTES, MeasuredPoint
 from models.tables import Where
+from models.tile_times import TileTimes
 from models.tiling import Tilings, tile_count
 from models.work import Grid, Work
 
@@ -97,8 +99,10 @@ class PointCosts:
         self._grids = grids
         self._errors = errors
         self._spreads: dict[str, list[float]] = {}
-        self._tilings = Tilings()
-        self._most_sms = 0
+        points = tuple(points)
+        self._tilings = Tilings(points)
+        self._tile_times = TileTimes(self._tilings)
+        self._most_sms = max((point.sms for point in points), default=1)
         self._ratios: dict[tuple[tuple[object, ...], Coordinates], list[float]] = {}
         self._series: dict[tuple[object, ...], dict[Coordinates, float]] = {}
         for point in points:
@@ -119,14 +123,17 @@ class PointCosts:
         below = self._base.footprint(work, grid)
         if grid.kind == "wave" or work.kind not in self._spreads:
             return below
-        series, budget = series_of(work), grid.enforced_budget or self._most_sms
-        count = tile_count(work, self._tilings.tile(series.family, series.at, budget))
+        budget = grid.enforced_budget or self._most_sms
+        count = tile_count(work, self._tilings.tile(work, budget))
         return replace(below, ctas=min(budget, count), tiles=count) if count else below
 
     def left_out(self, point: MeasuredPoint) -> float | None:
         """Relative error of a point of this table when it is read from the others; None where it lies
         beyond them."""
         work, grid = point.work, self._grids[point.work.kind]
+        by_tiles = self._tile_times.ns(work, point.sms, without=point.key)
+        if by_tiles is not None:
+            return abs(by_tiles[0] / point.ns - 1.0)
         series = series_of(work)
         at = (*series.at, math.log(self._held(work, grid, point.sms)))
         rest = {place: v for place, v in self._series[series.family].items() if place != at}
@@ -140,13 +147,23 @@ class PointCosts:
         below = self._base.alone(work, grid, sms)
         if work.kind not in self._spreads:
             return below
+        ns, where = self._read(work, grid, sms, below)
+        error = below.rel_error if where is None else self._error(work.kind, where, below)
+        return below if where is None else Cost(max(1, round(ns)), _LABELS[where], error)
+
+    def _read(self, work: Work, grid: Grid, sms: int, below: Cost) -> tuple[float, Where | None]:
+        """ns at a measured point, else by tiles, else between points; no `Where`: not known here."""
         series = series_of(work)
-        values = self._series.get(series.family)
-        if not values:
-            return below
-        reading = _read(values, (*series.at, math.log(self._held(work, grid, sms))))
-        ns = max(1, round(below.ns * math.exp(reading.value)))
-        return Cost(ns, _LABELS[reading.where], self._error(work.kind, reading.where, below))
+        values = self._series.get(series.family, {})
+        at = (*series.at, math.log(self._held(work, grid, sms)))
+        reading = _read(values, at) if values else None
+        if reading is None or reading.where != "point":
+            by_tiles = self._tile_times.ns(work, sms)
+            if by_tiles is not None:
+                return by_tiles
+        if reading is None:
+            return below.ns, None
+        return below.ns * math.exp(reading.value), reading.where
 
     def _error(self, kind: str, where: Where, below: Cost) -> float:
         spread = max(self._repeat, median(self._spreads[kind]))
@@ -164,14 +181,14 @@ class PointCosts:
         ratios.append(math.log(point.ns / expected))
         self._series.setdefault(series.family, {})[at] = sum(ratios) / len(ratios)
         self._spreads.setdefault(work.kind, []).append(point.spread / 2)
-        self._tilings.add(series.family, series.at, point)
-        self._most_sms = max(self._most_sms, point.sms)
+        self._tile_times.add(point)
 
     def _held(self, work: Work, grid: Grid, sms: int) -> int:
         """SMs that make a difference: a launch of few CTAs is no faster on more SMs."""
         if work.kind in ("notify", "layout"):
             return 1
-        return max(1, min(sms, self._base.footprint(work, Grid(kind=grid.kind)).ctas))
+        count = tile_count(work, self._tilings.tile(work, sms))
+        return max(1, min(sms, count or self._base.footprint(work, Grid(kind=grid.kind)).ctas))
 
 
 def _read(values: Mapping[Coordinates, float], at: Coordinates) -> _Reading:

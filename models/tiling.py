@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import ceil, dist, log
 
+from models.deep_gemm import deep_gemm_tile
 from models.kernel_names import NO_TILE, Tile
 from models.measured import MeasuredPoint
 from models.work import Work
@@ -32,24 +33,34 @@ def tile_count(work: Work, tile: Tile) -> int:
 
 
 class Tilings:
-    """The tiles that a library takes for a series of sizes: those of the nearest measured point, SMs and
-    sizes in logs."""
+    """The tile that a library takes for a kernel on so many SMs: by DeepGEMM's rule for a kind of which
+    the rule gives every measured tile, else that of the nearest measured point, SMs and sizes in logs."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], dict[Place, Tile]] = {}
+    def __init__(self, points: Iterable[MeasuredPoint]) -> None:
+        self._known: dict[str, dict[Place, Tile]] = {}
+        self._ruled: dict[str, bool] = {}
+        for point in points:
+            kind = point.work.kind
+            if point.tile != NO_TILE:
+                self._known.setdefault(kind, {})[_place(point.work, point.sms)] = point.tile
+                ruled = deep_gemm_tile(point.work, point.sms) == point.tile
+                self._ruled[kind] = ruled and self._ruled.get(kind, True)
 
-    def add(self, family: tuple[object, ...], at: Place, point: MeasuredPoint) -> None:
-        """Note a point's tile, if it has one."""
-        if point.tile != NO_TILE:
-            self._known.setdefault(family, {})[(*at, log(point.sms))] = point.tile
-
-    def tile(self, family: tuple[object, ...], at: Place, sms: int) -> Tile:
-        """Of the nearest point; (0, 0) without one."""
-        known = self._known.get(family)
+    def tile(self, work: Work, sms: int) -> Tile:
+        """(0, 0) where no tile of the kind is known."""
+        known = self._known.get(work.kind)
         if not known:
             return NO_TILE
-        where = (*at, log(sms))
+        if self._ruled[work.kind]:
+            return deep_gemm_tile(work, sms)
+        where = _place(work, sms)
         return known[min(known, key=lambda place: (dist(place, where), place))]
+
+
+def _place(work: Work, sms: int) -> Place:
+    sizes: Mapping[str, int] = dict(work.dims)
+    names = ("m", "padded", "rows", "active", "tokens", "n", "k")
+    return (log(sms), *(log(max(1, sizes.get(name, 1))) for name in names))
 
 
 def tile_ratios(points: Iterable[MeasuredPoint]) -> dict[str, list[tuple[float, float]]]:

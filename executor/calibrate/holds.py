@@ -31,8 +31,6 @@ KINDS = {
     "grouped": ("grouped_gemm_contiguous",),
     "weights": ("grouped_gemm_masked",),
     "attention": ("attention_prefill",),
-    "gate": ("gate", "head"),
-    "bmm": ("bmm",),
 }
 SMEM_BYTES = 227 * 1024
 

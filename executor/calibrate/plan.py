@@ -36,11 +36,11 @@ THIN_ROWS = 64
 WEIGHT_ROWS_ALLOCATED = 64
 NEIGHBOURS = ("dense", "grouped", "thin", "weights", "attention", "elementwise", "norm")
 QUICK_NEIGHBOURS = ("dense", "grouped", "weights", "elementwise")
-LOW_LATENCY_NEIGHBOURS = ("dense", "weights", "elementwise")
+LOW_LATENCY_NEIGHBOURS = ("dense", "weights")
 # SMs that each low-latency exchange of the ladder's tokens holds with 64 experts.
 LOW_LATENCY_SMS = {"dispatch_ll": 64, "combine_ll": 96}
 # Kernels whose way of sharing out their tiles is told by holding SMs beside them.
-HELD_KERNELS = ("dense", "grouped", "weights", "attention", "gate", "bmm")
+HELD_KERNELS = ("dense", "grouped", "weights", "attention")
 
 
 @dataclass(frozen=True, slots=True)

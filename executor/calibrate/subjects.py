@@ -45,8 +45,8 @@ LEVELS: Mapping[str, tuple[int | None, int]] = {
 IDLE_ROUNDS = 1600
 # A low-latency kernel has at most one CTA on each SM of an H100 or H200.
 MOST_CTAS = 132
-ELEMENTS = 16384
-NORM_ROWS, BMM_ROWS = 8192, 1024
+ELEMENTS = 65536
+NORM_ROWS = 32768
 ATTENTION = (2, 1536)  # sequences, tokens of each
 # SMs come to a green context in groups; an unfinished group would be rounded up.
 PARTITION_SMS = 8
@@ -73,8 +73,7 @@ def compute_subject(session: Session, name: str, sms: int, num_sms: int) -> Subj
         return limited[name](session, sms)
     if name == "attention":
         return _attention(session, sms, num_sms)
-    whole = {"elementwise": _elementwise, "norm": _norm, "gate": _gate, "bmm": _bmm}
-    return whole[name](session, num_sms)
+    return _elementwise(num_sms) if name == "elementwise" else _norm(session, num_sms)
 
 
 def _dense(session: Session, sms: int) -> Subject:
@@ -160,7 +159,7 @@ def _attention(session: Session, sms: int, num_sms: int) -> Subject:
     return Subject("attention", limited if sms < num_sms else call, nbytes, sms, kinds)
 
 
-def _elementwise(session: Session, num_sms: int) -> Subject:
+def _elementwise(num_sms: int) -> Subject:
     x = _random(ELEMENTS, 8192)
     kinds = (
         "quantise", "silu_mul", "permute", "unpermute", "add", "rope", "kv_write", "topk",
@@ -174,21 +173,6 @@ def _norm(session: Session, num_sms: int) -> Subject:
     x = _random(NORM_ROWS, weight.shape[0])
     nbytes = 2 * 2 * x.numel()
     return Subject("norm", lambda: small.rms_norm(x, weight), nbytes, num_sms, ("norm",))
-
-
-def _gate(session: Session, num_sms: int) -> Subject:
-    weight = session.weights.gate
-    x = _random(NORM_ROWS, weight.shape[1])
-    nbytes = 2 * (x.numel() + weight.numel())
-    return Subject("gate", lambda: x @ weight.T, nbytes, num_sms, ("gate", "head"))
-
-
-def _bmm(session: Session, num_sms: int) -> Subject:
-    weight = session.weights.k_up
-    heads, nope, latent = weight.shape
-    x = _random(BMM_ROWS * heads, nope).view(BMM_ROWS, heads, nope).transpose(0, 1)
-    nbytes = 2 * (x.numel() + weight.numel() + heads * BMM_ROWS * latent)
-    return Subject("bmm", lambda: torch.bmm(x, weight), nbytes, num_sms, ("bmm",))
 
 
 def stream_subject(level: str, sms: int) -> Subject:

@@ -112,14 +112,22 @@ def test_the_tail_laws_coefficient_is_recovered() -> None:
 
 @pytest.mark.parametrize(
     ("ctas", "late", "kind"),
-    [(132, 0.18, "dynamic"), (132, 0.9, "static"), (132, 1.4, "static"), (400, 0.2, "wave")],
+    [
+        (132, 0.15, "dynamic"),
+        (132, 0.9, "static"),
+        (132, 1.4, "static"),
+        (400, 0.15, "wave"),
+        (132, 0.3, None),
+        (132, 0.02, None),
+        (104, 0.15, None),
+    ],
 )
 def test_kernels_that_share_out_tiles_are_told_by_how_late_they_end(
-    ctas: int, late: float, kind: str
+    ctas: int, late: float, kind: str | None
 ) -> None:
     profile, _ = load_profile("h200-2x-nvlink")
     holds = [[ns, 400e3 + late * ns] for ns in (100e3, 200e3, 300e3)]
-    hold = {"ctas": ctas, "threads": 384, "registers": 64512, "smem_bytes": 200_000}
+    hold = {"ctas": ctas, "threads": 384, "registers": 64512, "smem_bytes": 200_000, "held_sms": 24}
     assert grid_kind(hold | {"alone_ns": 400e3, "holds": holds}, profile) == kind
 
 
