@@ -45,6 +45,7 @@ class ProfileCosts:
         self._exchanges = ExchangeCosts(profile, points)
         self._ratios: dict[str, LogTable] = {}
         self._alone: dict[tuple[Work, Grid, int], Cost] = {}
+        self._unlimited: dict[tuple[Work, str], tuple[_Whole, Form, int, float]] = {}
 
     def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
         """Time of `work` alone on `sms` SMs. InputError for a kind or format that
@@ -66,13 +67,20 @@ class ProfileCosts:
             raise ValueError(f"{work.kind}: no time on {sms} SMs")
         if work.kind in EXCHANGE_KINDS and work.kind != "collective":
             return self._exchanges.alone(work, min(sms, self._peaks.sms))
+        known = self._unlimited.get((work, grid.kind))
+        if known is None:
+            known = self._unlimited[work, grid.kind] = self._without_limit(work, grid)
+        whole, form, most, full = known
+        here = form.ns(work, self._peaks, min(sms, most), grid.kind)
+        return Cost(max(1, round(whole.ns * here / full)), whole.label, whole.error)
+
+    def _without_limit(self, work: Work, grid: Grid) -> tuple[_Whole, Form, int, float]:
+        """Time on all SMs, its form, the SMs that it occupies there, and the form's time on those."""
         pair = pair_of(work)
         whole = self._pair_part(pair, work) if pair else self._whole(work)
         form = self._form(work)
         most = self._most_sms(work, grid)
-        full = form.ns(work, self._peaks, most, grid.kind)
-        here = form.ns(work, self._peaks, min(sms, most), grid.kind)
-        return Cost(max(1, round(whole.ns * here / full)), whole.label, whole.error)
+        return whole, form, most, form.ns(work, self._peaks, most, grid.kind)
 
     def _most_sms(self, work: Work, grid: Grid) -> int:
         """SMs that the launch occupies when nothing limits it: what its table was measured on. A launch

@@ -7,6 +7,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -39,9 +40,15 @@ class Reading:
 def read_table(path: Path, key: Sequence[str], x: str) -> tuple[Point, ...]:
     """Points of a CSV file with a header, after lines that start with #. InputError names the line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(str(path), "table", str(error), "a readable CSV file") from error
+    return _points(path, text, tuple(key), x)
+
+
+@lru_cache(maxsize=64)  # many machines are read from the same tables
+def _points(path: Path, text: str, key: tuple[str, ...], x: str) -> tuple[Point, ...]:
+    lines = text.splitlines()
     skipped = sum(1 for line in lines if line.startswith("#"))
     reader = csv.DictReader(line for line in lines if not line.startswith("#"))
     points = []
