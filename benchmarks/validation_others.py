@@ -4,8 +4,10 @@
         --cases benchmarks/validation_triton.yaml --out measured.jsonl
     python -m benchmarks.validation_others measured.jsonl --cases benchmarks/validation_triton.yaml \\
         --profile h200-2x-nvlink-triton-measured
+    python -m benchmarks.validation_others --cases benchmarks/validation_many.yaml --ranks 4 8 \\
+        --profile h200-8x-ib
 
-Prints figures of fidelity and a table, in Markdown.
+Prints figures of fidelity and a table, in Markdown; without measured cases what is predicted.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from benchmarks.validation_cases import groups
 from benchmarks.validation_document import percentile, predictors, table
 from benchmarks.validation_outcome import Case, cases
 from models.profile import load_machine
+from moe_overlap.gated import makespan_ns, predicted
 
 
 def compared(measured: Path, files: Sequence[Path], profile: str) -> list[Case]:
@@ -35,6 +38,21 @@ def compared(measured: Path, files: Sequence[Path], profile: str) -> list[Case]:
         for schedule in group.schedules
     ]
     return cases(records, entries)
+
+
+def foretold(files: Sequence[Path], ranks: Sequence[int], profile: str) -> Iterator[str]:
+    """A row for each group of so many ranks: what its schedules are predicted to take and gain."""
+    machine = load_machine(profile)
+    yield "| case | sequential, µs a layer | gains over it |"
+    yield "| --- | ---: | --- |"
+    for group in (group for file in files for group in groups(file) if group.ranks in ranks):
+        on = group.on(machine)
+        times = [makespan_ns(predicted(on.program(name), machine)) for name in group.schedules]
+        gained = ", ".join(
+            f"{name} {times[0] / ns - 1:+.1%}"
+            for name, ns in zip(group.schedules[1:], times[1:], strict=True)
+        )
+        yield f"| {group.name} | {times[0] / 1e3 / group.layers:.0f} | {gained} |"
 
 
 def figures(found: Sequence[Case]) -> Iterator[str]:
@@ -63,10 +81,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("measured", type=Path)
+    parser.add_argument("measured", type=Path, nargs="?")
     parser.add_argument("--cases", type=Path, nargs="+", required=True)
     parser.add_argument("--profile", required=True)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     arguments = parser.parse_args()
+    if arguments.measured is None:
+        print("\n".join(foretold(arguments.cases, arguments.ranks, arguments.profile)))
+        return
     found = compared(arguments.measured, arguments.cases, arguments.profile)
     lines = [*figures(found), "", *table(found), ""]
     if any(c.overlapped for c in found):
