@@ -35,7 +35,7 @@ the uncertainty of exchanges in service (`error`), which widens bands and moves 
 Beside the prediction stand four plain predictors from the same tables: the sum of all kernels, the larger of
 compute and communication of the whole batch, the same of two half batches, and that with the send and receive
 kernels counted as compute. Per class they all say the time of each kernel alone: of an exchange with its
-flight, and under two-batch overlap without it.
+flight, and under two-batch overlap without it. Where nothing overlaps that is what we say too.
 
 ## What ran
 
