@@ -14,10 +14,10 @@ demo: $(VENV)/bin/moe-overlap
 	$(VENV)/bin/moe-overlap compare $(DEMO)
 
 test: check
-	$(PYTEST) -n auto --dist loadfile -m "not gpu"
+	$(PYTEST) -n auto --dist worksteal -m "not gpu"
 
 test-core: $(TEST_VENV)/.installed
-	$(PYTEST) -n auto --dist loadfile -m "not torch and not gpu and not browser"
+	$(PYTEST) -n auto --dist worksteal -m "not torch and not gpu and not browser"
 
 check: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/ruff format --check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ EP8 = "deepseek-v3-h200-ep8-decode"
 EP8_PREFILL = "deepseek-v3-h200-ep8-prefill"
 PREFILL = "qwen3-30b-h100-ep8-prefill"
 SMALL = ["schedules=[baseline, tbo]", "model.num_layers=8"]
+# Under a limit that nothing reaches: the largest batches, and no other question.
+LARGEST: dict[str, Any] = {"fidelity": "fast", "limit_ms": 1e6}
 
 
+@cache
 def _document(name: str, *sets: str, **options: Any) -> dict[str, Any]:
     return mo.compare(mo.load(name, [*SMALL, *sets]), **options).document()
 
@@ -29,7 +33,7 @@ def _steps(document: dict[str, Any]) -> dict[str, float]:
 
 def test_a_low_latency_buffer_holds_a_batch_or_half_of_one() -> None:
     # Buffers of 128 tokens: a whole batch of 128, or two children of 128 each. Memory would hold more.
-    answers = _document(EP8)["answers"]
+    answers = _document(EP8, limit_ms=4.0)["answers"]
     largest = answers["largest"]
     assert (largest["baseline"]["batch_per_rank"], largest["tbo"]["batch_per_rank"]) == (128, 256)
     assert largest["baseline"]["limited_by"] == "a2a.low_latency_cap"
@@ -44,7 +48,7 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
         "phase.decode.kv_tokens=30000",
         "phase.decode.batch_per_rank=8",
     ]
-    largest = _document(EP8, *sets)["answers"]["largest"]["baseline"]
+    largest = _document(EP8, *sets, **LARGEST)["answers"]["largest"]["baseline"]
     assert largest["limited_by"] == "memory"
     size = largest["batch_per_rank"]
     for batch, refused in ((size, False), (round(size * 1.03) + 1, True)):
@@ -67,7 +71,7 @@ def test_a_limit_on_latency_is_kept_and_nearly_reached() -> None:
 
 
 def test_an_impossible_limit_is_said() -> None:
-    document = _document(EP8, limit_ms=0.01)
+    document = _document(EP8, limit_ms=0.01, fidelity="fast")
     assert document["answers"]["best_under_limit"] is None
     assert "No schedule keeps 0.01 ms between tokens at any batch." in answer_lines(document)
 
@@ -123,11 +127,11 @@ def test_the_command_takes_limit_and_fidelity(run: Run) -> None:
 
 
 def test_a_search_that_ends_before_memory_does_says_how_far_it_went() -> None:
-    document = _document(EP8_PREFILL, "phase.prefill.tokens_per_rank=60000")
+    document = _document(EP8_PREFILL, "phase.prefill.tokens_per_rank=60000", **LARGEST)
     largest = document["answers"]["largest"]
     assert {one["limited_by"] for one in largest.values()} == {"search"}
     assert {one["batch_per_rank"] for one in largest.values()} == {524_288 // 8}
     (line,) = [line for line in answer_lines(document) if line.startswith("Each at its own")]
     assert line.endswith("Batches of more than 524,288 tokens over all ranks were not looked at.")
-    bound = answer_lines(_document(EP8))
+    bound = answer_lines(_document(EP8, limit_ms=4.0))
     assert not any("not looked at" in line for line in bound)
