@@ -62,7 +62,7 @@ def _sleeping_cycles_per_ns() -> float:
     torch.cuda._sleep(SAMPLE_CYCLES)
     end.record()
     end.synchronize()
-    return SAMPLE_CYCLES / (begin.elapsed_time(end) * 1e6)
+    return SAMPLE_CYCLES / (float(begin.elapsed_time(end)) * 1e6)
 
 
 class Gate:

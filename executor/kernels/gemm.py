@@ -178,9 +178,7 @@ def _check(x: Operand, w: Operand, num_sms: int, tiling: Tiling) -> None:
             f"grouped GEMM: k is {k} and {weights.shape[-1]}; equal multiples of 128 are allowed"
         )
     _check_tiling(tiling, values)
-    most = num_sms_of(values.device)
-    if not 1 <= num_sms <= most:
-        raise ExecutorError(f"grouped GEMM: {num_sms} SMs; 1 to {most} are allowed")
+    check_budget("grouped GEMM:", num_sms, values.device)
 
 
 def _check_tiling(tiling: Tiling, values: torch.Tensor) -> None:
@@ -197,6 +195,13 @@ def _check_tiling(tiling: Tiling, values: torch.Tensor) -> None:
 def is_hopper(device: torch.device) -> bool:
     """Whether the specialised form runs there."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
+
+
+def check_budget(what: str, num_sms: int, device: torch.device) -> None:
+    """ExecutorError unless the GPU has that many SMs."""
+    most = num_sms_of(device)
+    if not 1 <= num_sms <= most:
+        raise ExecutorError(f"{what} {num_sms} SMs; 1 to {most} are allowed")
 
 
 def num_sms_of(device: torch.device) -> int:

@@ -9,18 +9,21 @@ again only after this rank has answered.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from executor.kernels.gemm import DEFAULT, FP8, Signals, Tiling
+from executor.kernel_set import ExecutorError
+from executor.kernels import peer_memory
+from executor.kernels.gemm import DEFAULT, FP8, Signals, Tiling, check_budget
 from executor.kernels.low_latency_kernels import (
     combine_recv_kernel,
     combine_send_kernel,
     dispatch_recv_kernel,
     dispatch_send_kernel,
 )
-from executor.kernels.peer_memory import Layout, PeerMemory
-from executor.kernels.signals import DEADLINE_NS, error_word
+from executor.kernels.peer_memory import Buffers, Layout, PeerMemory
+from executor.kernels.signals import DEADLINE_NS
 
 WORD = 4
 DONE_STRIDE = 4 * WORD
@@ -64,10 +67,7 @@ class _Places:
 
 def region_bytes(shape: Shape, buffers: int = 2) -> int:
     """Peer memory that a rank needs."""
-    layout = Layout()
-    for _ in range(buffers):
-        _Places(shape, layout)
-    return layout.nbytes
+    return peer_memory.region_bytes(partial(_Places, shape), buffers)
 
 
 class LowLatency:
@@ -86,11 +86,9 @@ class LowLatency:
         deadline_ns: int = DEADLINE_NS,
     ) -> None:
         self.shape, self._memory, self._deadline_ns = shape, memory, deadline_ns
-        layout = Layout()
-        self._places = [_Places(shape, layout) for _ in range(buffers)]
+        self._buffers = Buffers(memory, partial(_Places, shape), 3, buffers)
+        self.error = self._buffers.error
         device = memory.own.device
-        self.error = error_word(device)
-        self._tickets = torch.zeros(buffers, 3, dtype=torch.int32, device=device)
         self._counts = torch.zeros(buffers, shape.local_experts, dtype=torch.int32, device=device)
         self._experts = 1 << max(0, shape.local_experts - 1).bit_length()
 
@@ -98,10 +96,15 @@ class LowLatency:
         self, x: torch.Tensor, ids: torch.Tensor, buffer: int = 0, ctas: int | None = None
     ) -> None:
         """Rows [T, hidden] bf16 to the experts `ids` [T, top_k] (-1: none), on at most `ctas` CTAs."""
-        shape, places = self.shape, self._places[buffer]
+        shape, places = self.shape, self._buffers.places[buffer]
+        self._check(x, ctas)
+        if x.shape[0] > shape.max_tokens:
+            raise ExecutorError(
+                f"{x.shape[0]} tokens; this exchange was built for {shape.max_tokens}"
+            )
         items = x.shape[0] * shape.top_k
         dispatch_send_kernel[(max(1, min(items, ctas or items)),)](
-            x, ids, self._memory.addresses, self._tickets[buffer, 0:], x.shape[0], shape.hidden,
+            x, ids, self._memory.addresses, self._buffers.tickets[buffer, 0:], x.shape[0], shape.hidden,
             shape.capacity, shape.local_experts, shape.ranks,
             self._memory.rank * shape.max_tokens * shape.top_k, places.rows, places.scales,
             places.sources, places.next, places.dispatched + self._memory.rank * DONE_STRIDE,
@@ -113,7 +116,7 @@ class LowLatency:
         self, buffer: int = 0
     ) -> tuple[torch.Tensor | tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
         """(rows [E, W * T, hidden] with scales [E, W * T, hidden / 128] if FP8, counts [E])."""
-        shape, places, counts = self.shape, self._places[buffer], self._counts[buffer]
+        shape, places, counts = self.shape, self._buffers.places[buffer], self._counts[buffer]
         dispatch_recv_kernel[(1,)](
             self._memory.addresses, counts, self.error, self._deadline_ns, self._memory.rank,
             shape.ranks, shape.local_experts, places.next, places.dispatched,
@@ -140,12 +143,13 @@ class LowLatency:
         With `signals` each row waits for its word, as raised by `gemm.masked` of that tiling.
         `ctas` is the budget; without it many small CTAs share the SMs.
         """
-        shape, places = self.shape, self._places[buffer]
+        shape, places = self.shape, self._buffers.places[buffer]
+        self._check(y, ctas)
         poll = 0 if signals is None else 1 if signals.grain == "rows" else 2
         rows, warps = (4, 16) if ctas else (1, 4)
         combine_send_kernel[(ctas or (1024 if y.is_cuda else 8),)](
             y.view(torch.int32), self._counts[buffer], self._memory.addresses,
-            self._tickets[buffer, 1:], self.error if signals is None else signals.words,
+            self._buffers.tickets[buffer, 1:], self.error if signals is None else signals.words,
             self.error, self._deadline_ns, shape.hidden // 2, shape.capacity, shape.local_experts,
             self._memory.rank, shape.ranks, shape.max_tokens * shape.top_k, places.sources,
             places.returned, places.combined + self._memory.rank * DONE_STRIDE,
@@ -158,16 +162,25 @@ class LowLatency:
         self, ids: torch.Tensor, weights: torch.Tensor, buffer: int = 0
     ) -> torch.Tensor:
         """Each token's weighted sum [T, hidden] bf16 over its returned rows."""
-        shape, places = self.shape, self._places[buffer]
+        shape, places = self.shape, self._buffers.places[buffer]
         tokens = ids.shape[0]
         out = torch.empty(tokens, shape.hidden, dtype=torch.bfloat16, device=ids.device)
         block = min(1024, 1 << (shape.hidden - 1).bit_length())
         combine_recv_kernel[(max(1, tokens), -(-shape.hidden // block))](
-            ids, weights, out, self._memory.addresses, self._tickets[buffer, 2:], self.error,
+            ids, weights, out, self._memory.addresses, self._buffers.tickets[buffer, 2:], self.error,
             self._deadline_ns, tokens, shape.hidden, self._memory.rank, shape.ranks,
             places.returned, places.combined, SLOTS=shape.top_k, BLOCK=block, num_warps=4,
         )  # fmt: skip
         return out
+
+    def _check(self, rows: torch.Tensor, ctas: int | None) -> None:
+        if rows.dtype != torch.bfloat16 or rows.shape[-1] != self.shape.hidden:
+            raise ExecutorError(
+                f"exchange of {rows.dtype} rows of {rows.shape[-1]}; "
+                f"this one sends torch.bfloat16 rows of {self.shape.hidden}"
+            )
+        if ctas is not None:
+            check_budget("exchange on", ctas, rows.device)
 
 
 def plain_dispatch(

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from executor.kernel_set import ExecutorError
 from executor.kernels.gemm import SPECIALISED_REGISTERS, is_hopper, num_sms_of, swizzled
 from executor.kernels.interpreted import dot
 from executor.kernels.specialised_mla import specialised_mla_kernel
@@ -115,6 +116,8 @@ def mla_decode(
     `latent` and `rope` are powers of two, 16 at least. Keys are shared out to `splits` programs,
     by default as many as fill the GPU; the specialised kernel is the default on Hopper.
     """
+    if cache.dtype != torch.bfloat16:
+        raise ExecutorError(f"attention over a cache of {cache.dtype}; torch.bfloat16 is allowed")
     batch, heads, latent = q_latent.shape
     rope = q_rope.shape[-1]
     out = torch.empty(batch, heads, latent, dtype=torch.bfloat16, device=cache.device)

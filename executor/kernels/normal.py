@@ -8,11 +8,13 @@ adds them; the weights were applied where the experts are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from executor.kernel_set import ExecutorError
-from executor.kernels.gemm import FP8, num_sms_of
+from executor.kernels import peer_memory
+from executor.kernels.gemm import FP8, check_budget
 from executor.kernels.low_latency import DONE_STRIDE, WORD
 from executor.kernels.normal_kernels import (
     combine_kernel,
@@ -20,8 +22,8 @@ from executor.kernels.normal_kernels import (
     notify_kernel,
     transfer_kernel,
 )
-from executor.kernels.peer_memory import Layout, PeerMemory
-from executor.kernels.signals import DEADLINE_NS, error_word
+from executor.kernels.peer_memory import Buffers, Layout, PeerMemory
+from executor.kernels.signals import DEADLINE_NS
 
 ROWS_PER_BLOCK = 128
 
@@ -68,10 +70,7 @@ class _Places:
 
 def region_bytes(shape: NormalShape, buffers: int = 2) -> int:
     """Peer memory that a rank needs."""
-    layout = Layout()
-    for _ in range(buffers):
-        _Places(shape, layout)
-    return layout.nbytes
+    return peer_memory.region_bytes(partial(_Places, shape), buffers)
 
 
 @dataclass(frozen=True)
@@ -132,11 +131,8 @@ class Normal:
         deadline_ns: int = DEADLINE_NS,
     ) -> None:
         self.shape, self._memory, self._deadline_ns = shape, memory, deadline_ns
-        layout = Layout()
-        self._places = [_Places(shape, layout) for _ in range(buffers)]
-        device = memory.own.device
-        self.error = error_word(device)
-        self._tickets = torch.zeros(buffers, 2, dtype=torch.int32, device=device)
+        self._buffers = Buffers(memory, partial(_Places, shape), 2, buffers)
+        self.error = self._buffers.error
         self._experts = expert_block(shape)
         self._slots = 1 << (shape.top_k - 1).bit_length()
 
@@ -146,7 +142,7 @@ class Normal:
 
     def notify(self, route: Route) -> None:
         """Exchange counts with all ranks and fill the route's plan."""
-        shape, places = self.shape, self._places[route.buffer]
+        shape, places = self.shape, self._buffers.places[route.buffer]
         notify_kernel[(1,)](
             route.sizes, route.plan, self._memory.addresses, self.error, self._deadline_ns,
             self._memory.rank, shape.ranks, shape.local_experts, ROWS_PER_BLOCK,
@@ -163,13 +159,13 @@ class Normal:
         num_sms: int,
     ) -> None:
         """Move the rows; afterwards all ranks' rows are in this rank's buffer."""
-        shape, places = self.shape, self._places[route.buffer]
-        self._check(num_sms)
+        shape, places = self.shape, self._buffers.places[route.buffer]
         values, scales = x if isinstance(x, tuple) else (x, x)
+        self._check(num_sms, values)
         row_words = shape.row_bytes // WORD
         transfer_kernel[(num_sms,)](
             values.view(torch.int32), scales.view(torch.int32), ids, weights, route.places,
-            route.plan, self._memory.addresses, self._tickets[route.buffer, 0:], self.error,
+            route.plan, self._memory.addresses, self._buffers.tickets[route.buffer, 0:], self.error,
             self._deadline_ns, ids.shape[0], self._memory.rank, shape.ranks, shape.local_experts,
             row_words, shape.scales, places.rows, places.scales, places.ids, places.weights,
             places.done, SLOTS=shape.top_k, SLOTS_2=self._slots, ROWS=8 if shape.scales else 4,
@@ -179,7 +175,7 @@ class Normal:
 
     def arrived(self, rows: int, buffer: int = 0) -> Arrived:
         """Views of `rows` received rows, as the plan counts them; valid until the next transfer."""
-        shape, places, view = self.shape, self._places[buffer], self._memory.view
+        shape, places, view = self.shape, self._buffers.places[buffer], self._memory.view
         dtype = FP8 if shape.scales else torch.bfloat16
         return Arrived(
             view(places.rows, (rows, shape.hidden), dtype),
@@ -190,27 +186,31 @@ class Normal:
 
     def results(self, rows: int, buffer: int = 0) -> torch.Tensor:
         """Where to write the results of received rows, bf16 [rows, hidden], for combine to read."""
-        places = self._places[buffer]
+        places = self._buffers.places[buffer]
         return self._memory.view(places.results, (rows, self.shape.hidden), torch.bfloat16)
 
     def combine(self, route: Route, num_sms: int) -> torch.Tensor:
         """Sum of each token's results [T, hidden] bf16."""
-        shape, places = self.shape, self._places[route.buffer]
+        shape, places = self.shape, self._buffers.places[route.buffer]
         self._check(num_sms)
         tokens = route.places.shape[0]
         out = torch.empty(tokens, shape.hidden, dtype=torch.bfloat16, device=route.places.device)
         combine_kernel[(num_sms,)](
-            route.places, route.plan, out, self._memory.addresses, self._tickets[route.buffer, 1:],
+            route.places, route.plan, out, self._memory.addresses, self._buffers.tickets[route.buffer, 1:],
             self.error, self._deadline_ns, tokens, shape.hidden, self._memory.rank, shape.ranks,
             places.results, places.ready, places.read,
             RANKS=shape.ranks, ROWS=16, BLOCK=1024, STAGES=3, num_warps=16,
         )  # fmt: skip
         return out
 
-    def _check(self, num_sms: int) -> None:
-        most = num_sms_of(self._memory.own.device)
-        if not 1 <= num_sms <= most:
-            raise ExecutorError(f"exchange on {num_sms} SMs; 1 to {most} are allowed")
+    def _check(self, num_sms: int, rows: torch.Tensor | None = None) -> None:
+        check_budget("exchange on", num_sms, self._memory.own.device)
+        wanted = FP8 if self.shape.scales else torch.bfloat16
+        if rows is not None and (rows.dtype != wanted or rows.shape[-1] != self.shape.hidden):
+            raise ExecutorError(
+                f"exchange of {rows.dtype} rows of {rows.shape[-1]}; "
+                f"this one sends {wanted} rows of {self.shape.hidden}"
+            )
 
 
 def plain_transfer(ids: list[torch.Tensor], rank: int, local_experts: int) -> list[tuple[int, int]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from executor.kernel_set import MissingResource
+from executor.kernels.signals import error_word
 
 ALIGNMENT = 1024
 
@@ -110,3 +112,29 @@ class Layout:
         at = self.nbytes
         self.nbytes = -(-(at + nbytes) // ALIGNMENT) * ALIGNMENT
         return at
+
+
+Places = TypeVar("Places")
+
+
+class Buffers(Generic[Places]):
+    """What an exchange keeps for each of its buffers, which take turns: the `places` of its parts in the
+    region, and `tickets` int32 [buffers, n] that the last program of a kernel is found by. `error` is
+    the word that waits report in."""
+
+    def __init__(
+        self, memory: PeerMemory, place: Callable[[Layout], Places], tickets: int, buffers: int
+    ) -> None:
+        device = memory.own.device
+        layout = Layout()
+        self.places = [place(layout) for _ in range(buffers)]
+        self.tickets = torch.zeros(buffers, tickets, dtype=torch.int32, device=device)
+        self.error = error_word(device)
+
+
+def region_bytes(place: Callable[[Layout], object], buffers: int) -> int:
+    """Peer memory that a rank needs for as many buffers."""
+    layout = Layout()
+    for _ in range(buffers):
+        place(layout)
+    return layout.nbytes

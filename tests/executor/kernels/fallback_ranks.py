@@ -10,12 +10,12 @@ import sys
 import warnings
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from executor import triton_exchange
 from executor.collective_exchange import Collective
 from executor.kernel_set import MissingResource
 from executor.kernels.peer_memory import PeerMemory, alone
@@ -106,14 +106,15 @@ def main() -> None:
     rank, folder, schedules = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=RANKS)
-    triton_exchange.symmetric = broken_symmetric
-    with warnings.catch_warnings(record=True) as caught:
+    broken = patch("executor.triton_exchange.symmetric", broken_symmetric)
+    with broken, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         exchange = open_exchange(deployment_of("normal"), MAX_TOKENS, dist.group.WORLD, CPU)
     assert isinstance(exchange.normal, Collective)
     lines = [str(warning.message) for warning in caught if warning.category is UserWarning]
     try:
-        open_exchange(deployment_of("low_latency"), MAX_TOKENS, dist.group.WORLD, CPU)
+        with broken:
+            open_exchange(deployment_of("low_latency"), MAX_TOKENS, dist.group.WORLD, CPU)
     except MissingResource as reason:
         lines.append(str(reason))
     lines += [f"{schedule} {error(rank, schedule, exchange):.4f}" for schedule in schedules]
