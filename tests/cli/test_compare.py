@@ -94,7 +94,7 @@ def test_every_number_of_the_paragraph_is_in_the_document(document: dict[str, An
 
 def test_allowed_refusals_are_predicted_and_never_win() -> None:
     scenario = mo.load(EP8, ["schedules=[sbo, sequential]"])
-    result = mo.compare(scenario, allow_refused=True).document()
+    result = mo.compare(scenario, allow_refused=True, fidelity="fast").document()
     sbo, sequential = result["schedules"]
     assert sbo["refused"]["rule"] == "sbo.sm90"
     assert sbo["step_us"] > 0 and sequential["step_us"] > 0
@@ -102,7 +102,8 @@ def test_allowed_refusals_are_predicted_and_never_win() -> None:
 
 
 def test_a_batch_beyond_the_low_latency_cap_leaves_the_split_one() -> None:
-    result = mo.compare(mo.load(EP8, ["phase.decode.batch_per_rank=200"])).document()
+    beyond = mo.load(EP8, ["phase.decode.batch_per_rank=200"])
+    result = mo.compare(beyond, fidelity="fast").document()
     rules = {row["name"]: (row["refused"] or {}).get("rule") for row in result["schedules"]}
     assert rules == {
         "sequential": "a2a.low_latency_cap",
@@ -121,7 +122,7 @@ def test_the_same_input_gives_the_same_bytes() -> None:
 def test_a_users_schedule_is_compared(run: Run) -> None:
     ops = "P Q | C M G T | Da S | Db X Ca | Cb | O Z"
     done = run(
-        "compare", "tiny", "--json",
+        "compare", "tiny", "--json", "--fidelity", "fast",
         "--set", f"schedules=[baseline, tbo, {{name: mine, ops: '{ops}', delta: 2}}]",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -139,7 +140,7 @@ def test_json_is_alone_on_standard_output_and_a_page_is_written(run: Run, tmp_pa
 
 
 def test_the_table_names_rows_verdict_and_report(run: Run, tmp_path: Path) -> None:
-    done = run("compare", EP8)
+    done = run("compare", EP8, "--fidelity", "fast")
     assert done.returncode == 0
     for word in ("sequential", "baseline", "sbo refused (sbo.sm90)", "tbo", "report: reports/"):
         assert word in done.stdout

@@ -95,7 +95,7 @@ def _beside(
     }  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def made() -> Calibrated:
     given = sorted_out(records(np.random.default_rng(1)), SEED, SOURCE)
     return calibrated(given, name="mine", base=BASE, seed=SEED, source=SOURCE)
