@@ -62,6 +62,23 @@ def grouped_query_attention(
     )
 
 
+def shared_key_attention(
+    kind: str, sums: SequenceSums, heads: int, width: int, kv_bytes: int
+) -> Work:
+    """Attention over keys of `width` that are the values too, read once for all heads."""
+    return work(
+        kind,
+        flops={"bf16": 2 * heads * sums.pairs * 2 * width},
+        read_bytes=sums.tokens * heads * width * BF16 + sums.kv_tokens * width * kv_bytes,
+        write_bytes=sums.tokens * heads * width * BF16,
+        heads=heads,
+        kv_heads=1,
+        qk_dim=width,
+        v_dim=width,
+        **_dims(sums),
+    )
+
+
 def index_scores(sums: SequenceSums, heads: int, dim: int, keep: int) -> Work:
     """Sparse attention's scores of every query against every key in fp8, and the ids kept."""
     return work(

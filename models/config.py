@@ -4,6 +4,7 @@ library model with some fields replaced."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from importlib.resources import files
@@ -92,6 +93,8 @@ def _attention(reader: Reader, family: Family) -> Attention:
             index_heads=reader.integer("index_n_heads", 0, least=0),
             index_head_dim=reader.integer("index_head_dim", 0, least=0),
         )
+    if family.attention == "mqa_latent":
+        return _shared_key(reader, heads)
     swa = "swa_num_attention_heads" in reader.config
     prefix = "swa_" if swa else ""
     head_dim = reader.integer(prefix + "head_dim", reader.integer("hidden_size") // heads)
@@ -102,8 +105,43 @@ def _attention(reader: Reader, family: Family) -> Attention:
         num_kv_heads=reader.integer(prefix + "num_key_value_heads"),
         head_dim=head_dim,
         v_head_dim=reader.integer(prefix + "v_head_dim", head_dim),
-        window=window if swa or family.attention == "mqa_latent" else 0,
+        window=window if swa else 0,
     )
+
+
+def _shared_key(reader: Reader, heads: int) -> Attention:
+    groups = reader.integer("o_groups")
+    if heads % groups:
+        raise InputError(reader.source, "o_groups", groups, f"a divisor of {heads}, the heads")
+    return Attention(
+        "mqa",
+        heads,
+        num_kv_heads=1,
+        head_dim=reader.integer("head_dim"),
+        q_lora_rank=reader.integer("q_lora_rank"),
+        qk_rope_head_dim=reader.integer("qk_rope_head_dim"),
+        index_topk=reader.integer("index_topk", 0, least=0),
+        index_heads=reader.integer("index_n_heads", 0, least=0),
+        index_head_dim=reader.integer("index_head_dim", 0, least=0),
+        window=reader.integer("sliding_window"),
+        o_lora_rank=reader.integer("o_lora_rank"),
+        o_groups=groups,
+        compression=_compression(reader),
+    )
+
+
+def _compression(reader: Reader) -> tuple[tuple[int, int], ...]:
+    """Layers by their ratio of tokens to a compressed key, ascending; entries of draft layers behind the
+    model's own are left out."""
+    layers = reader.integer("num_hidden_layers")
+    ratios = reader.config.get("compress_ratios")
+    if ratios is None:
+        return ()
+    known = isinstance(ratios, (list, tuple)) and all(ratio in (0, 4, 128) for ratio in ratios)
+    if not isinstance(ratios, (list, tuple)) or not known or len(ratios) < layers:
+        allowed = f"a ratio of 0, 4 or 128 for each of {layers} layers"
+        raise InputError(reader.source, "compress_ratios", ratios, allowed)
+    return tuple(sorted(Counter(ratios[:layers]).items()))
 
 
 def _family(reader: Reader) -> Family:

@@ -24,9 +24,11 @@ class Attention:
     the nope, rope and value head sizes. `kind` gqa: num_kv_heads, head_dim and, where it differs from
     head_dim, v_head_dim; the other MLA sizes are 0. `index_topk`: keys that sparse attention keeps per
     query (0: all), chosen by index_heads of index_head_dim. `window`: keys that sliding attention sees
-    (0: all)."""
+    (0: all). `kind` mqa: one key of head_dim for all heads, which is the value too, q_lora_rank, groups of
+    heads that share a rank o_lora_rank, and `compression`: how many layers have each ratio of tokens to a
+    compressed key (0: none)."""
 
-    kind: Literal["mla", "gqa"]
+    kind: Literal["mla", "gqa", "mqa"]
     num_heads: int
     num_kv_heads: int = 0
     head_dim: int = 0
@@ -39,6 +41,9 @@ class Attention:
     index_heads: int = 0
     index_head_dim: int = 0
     window: int = 0
+    o_lora_rank: int = 0
+    o_groups: int = 0
+    compression: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,12 @@ from models.kernels import Assembly
 from models.linear import gated_mlp
 from models.mla import mla_kernels
 from models.moe import add, flights, moe_groups
+from models.mqa import mqa_kernels
 from models.routing import Routing
 from models.sequences import attention_ranks
 from models.work import work
+
+_ATTENTION = {"mla": mla_kernels, "gqa": gqa_kernels, "mqa": mqa_kernels}
 
 
 def layer_kernels(
@@ -37,7 +40,7 @@ def layer_kernels(
             f"rank {rank} has {tokens} tokens in the batch and {routing.tokens[rank]} in the routing"
         )
     build = Assembly(deployment)
-    attention = mla_kernels if deployment.model.attention.kind == "mla" else gqa_kernels
+    attention = _ATTENTION[deployment.model.attention.kind]
     groups = {"P": _before_attention(build, batch, rank)}
     groups["Q"], groups["C"] = attention(build, batch, rank)
     groups["M"] = _before_mlp(build, batch, rank)

@@ -41,8 +41,46 @@ def sequence_sums(
     return _sums(new, prefix, keep, max(rows, sum(new)))
 
 
+def compressed_sums(
+    deployment: Deployment, batch: Batch, rank: int, ratio: int, keep: int
+) -> SequenceSums:
+    """Sums over keys that stand for `ratio` tokens each, once all of those are there; a query attends to
+    at most `keep` of them (0: all that it has behind it)."""
+    new: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()
+    for peer in attention_ranks(deployment, rank):
+        new += batch.new_tokens[peer]
+        prefix += batch.prefix_tokens[peer]
+    return _compressed(new, prefix, ratio, keep)
+
+
+@lru_cache(maxsize=1024)
+def _compressed(
+    new: tuple[int, ...], prefix: tuple[int, ...], ratio: int, keep: int
+) -> SequenceSums:
+    kv_tokens = pairs = sequences = 0
+    for added, before in zip(new, prefix, strict=True):
+        if not added:
+            continue
+        sequences += 1
+        keys = (before + added) // ratio
+        kv_tokens += min(keys, keep + added - 1) if keep else keys
+        pairs += _seen(before + added, ratio, keep) - _seen(before, ratio, keep)
+    return SequenceSums(sequences, sum(new), kv_tokens, pairs)
+
+
+def _seen(length: int, ratio: int, keep: int) -> int:
+    """Compressed keys that the first `length` tokens of a sequence attend to, at most `keep` each."""
+    full = min(length, keep * ratio - 1) if keep else length
+    groups = full // ratio
+    growing = ratio * groups * (groups - 1) // 2 + groups * (full - ratio * groups + 1)
+    return growing + keep * (length - full)
+
+
 def kept_keys(attention: Attention) -> int:
-    """Most keys that one query attends to; 0: all."""
+    """Most keys that one query attends to, compressed ones left out; 0: all."""
+    if attention.kind == "mqa":
+        return attention.window
     limits = [limit for limit in (attention.index_topk, attention.window) if limit]
     return min(limits, default=0)
 

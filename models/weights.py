@@ -5,6 +5,7 @@ from __future__ import annotations
 from models.counts import BF16, weight_bytes
 from models.deployment import Deployment
 from models.hyper_connections import projection_bytes
+from models.mqa import compressor_columns, index_columns, mean_of
 
 
 def weights_bytes(deployment: Deployment) -> int:
@@ -43,6 +44,8 @@ def attention_bytes(deployment: Deployment) -> int:
         value = att.v_head_dim or att.head_dim
         width = heads * att.head_dim + kv_heads * (att.head_dim + value)
         return weight_bytes(width, hidden, fmt) + weight_bytes(hidden, heads * value, fmt)
+    if att.kind == "mqa":
+        return _shared_key_bytes(deployment)
     latent = att.q_lora_rank + att.kv_lora_rank + att.qk_rope_head_dim
     query = heads * (att.qk_nope_head_dim + att.qk_rope_head_dim)
     expanded = heads * (att.qk_nope_head_dim + att.v_head_dim)
@@ -54,6 +57,23 @@ def attention_bytes(deployment: Deployment) -> int:
         + BF16 * expanded * att.kv_lora_rank
         + weight_bytes(hidden, heads * att.v_head_dim, fmt)
         + weight_bytes(index, att.q_lora_rank or hidden, fmt)
+    )
+
+
+def _shared_key_bytes(deployment: Deployment) -> int:
+    """One mean layer: queries, key, groups of the output, compressor (bf16) and indexer."""
+    model, att = deployment.model, deployment.model.attention
+    fmt, hidden, tp = deployment.quantization.weights, model.hidden_size, deployment.attention_tp
+    width, inner = att.num_heads // tp * att.head_dim, att.o_groups * att.o_lora_rank // tp
+    columns = mean_of(att, lambda ratio: compressor_columns(att, ratio))
+    queries = mean_of(att, lambda ratio: index_columns(att, ratio))
+    return (
+        weight_bytes(att.q_lora_rank + att.head_dim, hidden, fmt)
+        + weight_bytes(width, att.q_lora_rank, fmt)
+        + BF16 * att.o_lora_rank * width
+        + weight_bytes(hidden, inner, fmt)
+        + BF16 * columns * hidden
+        + weight_bytes(queries, att.q_lora_rank, fmt)
     )
 
 

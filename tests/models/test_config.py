@@ -33,7 +33,7 @@ def test_deepseek_v3_has_its_published_sizes() -> None:
         ("glm-4.5", "gqa", 160, 1, 96, "sigmoid"),
         ("glm-5", "mla", 256, 1, 64, "sigmoid"),
         ("mimo-v2-flash", "gqa", 256, 0, 64, "sigmoid"),
-        ("deepseek-v4-flash", "gqa", 256, 1, 64, "sqrtsoftplus"),
+        ("deepseek-v4-flash", "mqa", 256, 1, 64, "sqrtsoftplus"),
     ],
 )
 def test_library_families(

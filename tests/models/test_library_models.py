@@ -25,6 +25,9 @@ def keys_of(attention: Attention) -> str:
         ranks = (attention.q_lora_rank, attention.kv_lora_rank)
         head = (attention.qk_nope_head_dim, attention.qk_rope_head_dim, attention.v_head_dim)
         return " ".join(map(str, ranks + head))
+    if attention.kind == "mqa":
+        sizes = (attention.o_lora_rank, attention.o_groups, attention.head_dim)
+        return " ".join(map(str, (attention.q_lora_rank, *sizes, attention.qk_rope_head_dim)))
     return f"{attention.num_kv_heads} {attention.head_dim} {attention.v_head_dim}"
 
 
