@@ -47,7 +47,8 @@ class ScenarioError(InputError):
         return self
 
     def _message(self) -> str:
-        key = self.key if self.value is ABSENT else f"{self.key} = {shown(self.value)}"
+        key = self.key if len(self.key) <= _SHOWN_LINE else f"{self.key[:_SHOWN_LINE]}..."
+        key = key if self.value is ABSENT else f"{key} = {shown(self.value)}"
         head = ": ".join(part for part in (self.where, key, self.problem) if part)
         if self.allowed:
             head += f"; allowed: {self.allowed}"

@@ -163,8 +163,11 @@ def _check_known(
     scenario: Scenario, key: tuple[str, ...], name: str, library: tuple[str, ...], file: str
 ) -> None:
     """ScenarioError for what is neither a name of the library nor a file that there is."""
-    path = Path(name)
-    if name not in library and not (path.is_file() or (key[0] == "model" and path.is_dir())):
+    try:
+        there = Path(name).is_file() or (key[0] == "model" and Path(name).is_dir())
+    except OSError:  # a name longer than a file's may be
+        there = False
+    if name not in library and not there:
         allowed = f"the path of a {file}, or one of: {', '.join(library)}"
         problem = f"is neither {key[0]} of the library nor a file"
         raise scenario.fault(key, problem, allowed=allowed, near=library)

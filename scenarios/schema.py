@@ -6,11 +6,13 @@ descriptions are the units; they appear in errors and in the JSON Schema that ed
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -39,6 +41,12 @@ def _shape(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return "list"
     return "mapping" if isinstance(value, (dict, BaseModel)) else "one"
+
+
+def _one_line(text: str) -> str:
+    if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in text):
+        raise ValueError("has a line break or another control character; it needs one line")
+    return text
 
 
 Count = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
@@ -244,7 +252,9 @@ ScheduleItem = Annotated[
 class Scenario(Section):
     """A scenario; `fault` makes an error that points into the file it was read from."""
 
-    name: str = Field(min_length=1, max_length=200, description="one line for people")
+    name: Annotated[str, AfterValidator(_one_line)] = Field(
+        min_length=1, max_length=200, description="one line for people"
+    )
     model: ModelChoice = Field(description="library name, path to a config.json, or {base: ...}")
     hardware: str = Field(min_length=1, description="library profile or path to one")
     parallel: Parallel

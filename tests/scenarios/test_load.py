@@ -8,6 +8,7 @@ import pytest
 
 from scenarios import ScenarioError, json_schema, library, load
 from scenarios.faults import keys_at
+from scenarios.resolve import resolve
 from scenarios.schema import Decode
 
 DEMO = library()["deepseek-v3-h100-ep72-decode"].read_text()
@@ -123,13 +124,65 @@ def test_a_relative_override_scales_each_rank_and_defaults() -> None:
         ("parallel.ep={a: [}", "is not valid YAML"),
         ("parallel.ep", "needs the form KEY=VALUE"),
         ("name.x=1", "is not a mapping"),
+        ("²=1", "²: unknown key"),
+        ("schedules.²=tbo", "has no element '²'"),
+        (f"schedules.{'9' * 5000}=tbo", "has no element"),
+        (f"runtime.env{'.a' * 2000}=1", "has more than 32 levels"),
+        (f"hardware={'a' * 5000}", "is neither hardware of the library nor a file"),
+        ("name=one\nmodel: deepseek-v3", "holds more than one value"),
+        ('name="two\\nlines"', "has a line break or another control character"),
+        ("parallel.ep=+20%", "parallel.ep = 2: +20% of it rounds to the same"),
+        ("routing.alpha=+20%", "routing.alpha = 0.0: +20% of it rounds to the same"),
+        ("runtime.other_mode_ranks=+20%", "a relative change needs a number"),
+        (f"parallel.ep=+{'9' * 400}%", "needs a whole number"),
     ],
 )
 def test_bad_overrides_name_the_option(setting: str, words: str) -> None:
     with pytest.raises(ScenarioError) as caught:
-        load("tiny", [setting])
-    assert str(caught.value).startswith(f"--set {setting}")
+        resolve(load("tiny", [setting]))
+    message = str(caught.value)
+    assert message.startswith(f"--set {setting[:200]}")
+    assert words in message
+    assert len(message) < 1500
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("{ep: 2}", "{ep: 2, ep: 4}", "parallel.ep: key given twice (first on line"),
+        ("seed: 0", "seed: 0, <<: *a", "is not valid YAML: found undefined alias 'a'"),
+        ("seed: 0", "seed: !!python/name:os.system 0", "routing.seed: cannot be read"),
+        ("seed: 0", "seed: [0]", "routing.seed = [0]: needs a whole number"),
+        ("ep: 2", "ep: 9999999999999999999999", "parallel.ep = 9999999999999999999999: needs"),
+        ("name: ", "---\nname: a\n---\nname: ", "is not valid YAML: but found another document"),
+        ("name: ", "%YAML 9.9\n---\nname: ", "is not valid YAML: "),
+        ("name: Tiny", 'name: "a\\Lb" #', "has a line break or another control character"),
+        ("name: ", "1: ", "1: unknown key"),
+        ("name: ", "? [a]\n: b\nname: ", "a key must be plain text"),
+    ],
+)
+def test_odd_yaml_is_one_message_with_its_place(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    path = tmp_path / "odd.yaml"
+    text = library()["tiny"].read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ScenarioError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}:")
     assert words in str(caught.value)
+
+
+def test_an_anchor_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "anchors.yaml"
+    path.write_text(
+        library()["tiny"]
+        .read_text()
+        .replace("batch_per_rank: 16", "batch_per_rank: &n 16")
+        .replace("kv_tokens: 64", "kv_tokens: *n")
+    )
+    assert load(path).phase.decode == Decode(batch_per_rank=16, kv_tokens=16)
 
 
 def test_the_exported_schema_knows_every_key_and_refuses_others() -> None:
