@@ -231,7 +231,9 @@ def compared(seed: int, measured: Path, again: Path | None) -> str:
     entries = read(measured)
     text = document(outcomes(read(predicted_file(seed)), entries), entries, seed)
     if again is not None:
-        text += again_part(outcomes(read(again), read(measured_file(FIRST))))
+        first = read(measured_file(FIRST))
+        then = outcomes(read(predicted_file(FIRST)), first)
+        text += again_part(then, outcomes(read(again), first))
     if NOTES.exists():
         text += "\n" + NOTES.read_text(encoding="utf-8")
     return text

@@ -177,22 +177,28 @@ def targets(capped: Sequence[Outcome], uncapped: Sequence[Outcome]) -> list[str]
     return [*rows, ""]
 
 
-def again_part(found: Sequence[Outcome]) -> str:
-    """The first pairs, predicted by a later profile: errors by class and the share in the bands."""
-    capped, uncapped = ([o for o in found if o.capped is kind] for kind in (True, False))
-    inside = sum(o.in_band for o in uncapped)
+def again_part(then: Sequence[Outcome], found: Sequence[Outcome]) -> str:
+    """The first pairs as they were predicted `then`, and predicted by a later profile: errors by class
+    and the share in the bands."""
     lines = [
         "",
         f"## The {len(found)} first pairs, predicted again",
         "",
-        "Chosen by hand, measured with an earlier profile, and known since (their attention loop repeats "
-        "the attention kernel only, not the layer's whole operation).",
-        "",
-        *_class_rows(capped),
-        "",
-        f"* Uncapped: the band holds {inside} of {len(uncapped)}.",
+        "Chosen by hand, measured with an earlier profile, and known since. Their attention loop repeats "
+        "the attention kernel only, not the layer's whole operation.",
         "",
     ]
+    for title, outcomes_of in (("As predicted then:", then), ("By this profile:", found)):
+        capped, uncapped = ([o for o in outcomes_of if o.capped is kind] for kind in (True, False))
+        inside = sum(o.in_band for o in uncapped)
+        lines += [
+            title,
+            "",
+            *_class_rows(capped),
+            "",
+            f"* Uncapped: the band holds {inside} of {len(uncapped)}.",
+            "",
+        ]
     return "\n".join(lines)
 
 

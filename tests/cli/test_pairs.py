@@ -149,7 +149,9 @@ def test_errors_and_bands_against_worked_out_figures() -> None:
     assert "Not measured: c, x: ['no room']" in page
     assert "time of a call beside: median 6 %, worst 15 % | 10.0%, 10.0% | worst only |" in page
     assert "inside the band: 80 % | 100% | yes |" in page
-    assert "the band holds 1 of 1" in again_part([capped, uncapped])
+    again = again_part([capped], [capped, uncapped])
+    assert "the band holds 0 of 0" in again
+    assert "the band holds 1 of 1" in again
 
 
 def test_a_pair_that_a_lost_run_began_is_not_begun_again(tmp_path: Any) -> None:
