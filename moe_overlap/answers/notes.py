@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from models.sglang_rules import Refusal
+from models.sglang_rules import Note, Refusal
 from moe_overlap.answers.probe import step_us
 from moe_overlap.prediction import notes_of
 from moe_overlap.row import Row
@@ -14,6 +14,7 @@ from scenarios.resolve import Resolved, ScheduleChoice
 
 _FUSION = "shared_experts"
 _VOTE = "tbo.vote"
+_EXCHANGE = "a2a."
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ def silent_failures(resolved: Resolved, rows: Iterable[Row]) -> tuple[Silent, ..
     found: list[Silent] = []
     for row in rows:
         choice = resolved.choice(row.name)
-        notes = notes_of(resolved, choice)
+        notes = [note for note in notes_of(resolved, choice) if _concerns(note, row)]
         found += [Silent(row.name, note.rule, f"{note.reason}.") for note in notes]
         if row.refused is not None and row.refused.instead:
             found.append(Silent(row.name, row.refused.rule, _fallback(resolved, row.refused)))
@@ -40,6 +41,11 @@ def silent_failures(resolved: Resolved, rows: Iterable[Row]) -> tuple[Silent, ..
         text = f"{shown(idle.value)} has no effect: {idle.why}."
         found.append(Silent(idle.key, "no effect", text))
     return tuple(_once(found))
+
+
+def _concerns(note: Note, row: Row) -> bool:
+    """Whether a note holds where the schedule does not run: one about the exchange does."""
+    return row.refused is None or row.figures is not None or note.rule.startswith(_EXCHANGE)
 
 
 def _fallback(resolved: Resolved, refused: Refusal) -> str:

@@ -106,6 +106,12 @@ def test_experts_that_leave_their_input_alone_have_no_hazard() -> None:
     ]
 
 
+def test_what_does_not_run_has_no_other_note() -> None:
+    # Split or not, nothing would be in flight on one node; but this batch is not split.
+    document = _compared(ONE_NODE, ["model.base=deepseek-v4-flash"], "tbo")
+    assert [note["rule"] for note in document["notes"]] == ["tbo.prefill_only"]
+
+
 def test_a_failed_vote_says_what_the_lost_graph_costs() -> None:
     document = _compared(DECODE, ["runtime.other_mode_ranks=[3]"], "tbo")
     text = document["notes"][0]["text"]
