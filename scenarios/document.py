@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,10 @@ def read_document(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
     return parse_document(read_text(path, max_bytes=max_bytes), str(path))
 
 
+@lru_cache(maxsize=32)
 def parse_document(text: str, file: str) -> Document:
-    """The YAML mapping in `text`, `file` naming it in errors.
+    """The YAML mapping in `text`, `file` naming it in errors; nobody may change it, since the same text
+    is the same object.
 
     Refuses duplicate keys, keys that are not text, foreign tags, several documents, and more than
     MAX_NODES values (aliases counted each time) or MAX_DEPTH levels.

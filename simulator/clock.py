@@ -27,7 +27,7 @@ class Clock(simpy.Environment):
 
     def ring(self, delay_ns: int, callback: Callable[[simpy.Event], None]) -> None:
         """Call `callback` after `delay_ns`."""
-        timer = self.timeout(delay_ns)
+        timer = simpy.Timeout(self, delay_ns)
         assert timer.callbacks is not None
         timer.callbacks.append(callback)
 

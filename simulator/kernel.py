@@ -76,7 +76,7 @@ class Kernel:
         self.launched = launched
         self.graph = graph
         self.family = device.family(op.exchange) if op.exchange is not None else ""
-        self.done: simpy.Event = device.clock.event()
+        self.done = simpy.Event(device.clock)
         launched_as = device.prices.launched(op.work, op.grid)
         self.footprint, self.per_sm, self.most_sms, self.alone = launched_as
         self.packed = self.footprint.ctas > self.most_sms < device.machine.num_sms

@@ -27,7 +27,7 @@ class Event:
         self.graph = graph
         self.at: int | None = None
         self.after: Kernel | None = None
-        self.known = clock.event()
+        self.known = simpy.Event(clock)
 
     def complete(self, at: int, after: Kernel | None) -> None:
         """It completes at `at` ns, after this kernel."""
@@ -129,13 +129,13 @@ class StreamQueue:
         """Take items in order, for ever."""
         while True:
             while not self.items:
-                self._refilled = self._clock.event()
+                self._refilled = simpy.Event(self._clock)
                 yield self._refilled
             item = self.current = self.items.popleft()
             if isinstance(item, Kernel):
                 wait_ns = self._ready(item) - self._clock.ns
                 if wait_ns > 0:
-                    yield self._clock.timeout(wait_ns)
+                    yield simpy.Timeout(self._clock, wait_ns)
                 self._started = True
                 self.device.submit(item, self.priority)
                 yield item.done
