@@ -15,11 +15,13 @@ from schedules.program import Program, RankClass
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Memory of the fullest rank against what may be used, in bytes; `max_batch` counts sequences
-    (decode) or tokens (prefill) of the rank that holds most."""
+    (decode) or tokens (prefill) of the rank that holds most; `pool` says that the KV cache is a pool that
+    the server reserves."""
 
     needed: Memory
     limit: int
     max_batch: int
+    pool: bool = False
 
     @property
     def refusal(self) -> Refusal | None:
@@ -27,10 +29,11 @@ class Fit:
         over = self.needed.total - self.limit
         if over <= 0:
             return None
+        pool = f"; {self.needed.kv_cache / GIB:.1f} GiB are the KV pool" if self.pool else ""
         return Refusal(
             rule="memory",
             reason=f"needs {self.needed.gib:.1f} GiB of the {self.limit / GIB:.1f} GiB that may be "
-            f"used, {over / GIB:.1f} GiB too much",
+            f"used, {over / GIB:.1f} GiB too much{pool}",
             evidence="inferred",
         )
 
@@ -51,7 +54,7 @@ def fit_of(
         growing = grown * size // max(1, size - size_of(smaller[0]))
     room = limit - (needed.total - growing)
     most = max(0, room * size // growing) if growing > 0 else size
-    return Fit(needed, limit, min(most, _pool_holds(resolved, size)) if pool else most)
+    return Fit(needed, limit, min(most, _pool_holds(resolved, size)) if pool else most, pool)
 
 
 def _pool_holds(resolved: Resolved, size: int) -> int:

@@ -41,6 +41,14 @@ def test_a_low_latency_buffer_holds_a_batch_or_half_of_one() -> None:
     assert answers["best_at_largest"] == best
 
 
+@pytest.mark.parametrize(("tokens", "size"), [(1300, 20), (1364, 20), (1365, 21)])
+def test_the_largest_batch_fills_the_pool(tokens: int, size: int) -> None:
+    """Sequences of 64 cached tokens and a new one, 65 each."""
+    scenario = mo.load("tiny", ["schedules=[tbo]", f"runtime.max_total_tokens={tokens}"])
+    largest = mo.compare(scenario, **LARGEST).document()["answers"]["largest"]
+    assert (largest["tbo"]["batch_per_rank"], largest["tbo"]["limited_by"]) == (size, "memory")
+
+
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     # A cap that does not bind: memory decides.
     sets = [
