@@ -30,10 +30,11 @@ SEND_NEIGHBOURS = ("thin", "weights")
 
 def triton_plan(*, quick: bool = False, ranks: int = 2) -> tuple[Task, ...]:
     """All tasks in the order of need. One rank has low-latency exchanges only."""
-    tasks = [task("gaps"), *_decode(quick)]
-    if ranks > 1:
+    normal = ranks > 1
+    tasks = [task("gaps"), *_decode(quick), *_beside(quick, normal=normal)]
+    if normal:
         tasks += _prefill(quick)
-    return (*tasks, *_beside(quick, normal=ranks > 1))
+    return tuple(tasks)
 
 
 def _decode(quick: bool) -> Iterator[Task]:
