@@ -1,7 +1,7 @@
 """Records the answers that tests compare with: `python docs/record.py` after figures have changed.
 
 Writes the output of the demo into README.md, and tests/golden/answers.json: for every scenario of the
-library the winner, the verdict, refusals, and step times.
+library the winner, the verdict, refusals, and step times; and docs/library.md.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ FENCE = "```"
 
 
 def main() -> None:
-    """Rewrite both files."""
+    """Rewrite all three files."""
     readme = ROOT / "README.md"
     before, _, after = readme.read_text().partition(COMMAND)
     rest = after[after.index(FENCE) :]
     write_beside(readme, before + COMMAND + demo_text() + rest)
     write_beside(ANSWERS, json.dumps(answers(), indent=1) + "\n")
+    subprocess.run([sys.executable, "-m", "benchmarks.library_tables"], cwd=ROOT, check=True)
 
 
 def demo_text() -> str:
