@@ -19,26 +19,23 @@ from models.calibrated_interference import (
     rules_of,
     summed_up,
 )
-from models.calibration_records import RESOURCES, Records
+from models.calibrated_kernels import add_footprints, add_kinds, add_tails
+from models.calibration_records import Records
 from models.costs import peaks_of
 from models.errors import InputError
-from models.fit import Timed, fit_form, fit_tail
+from models.fit import Timed, fit_form
 from models.kernel_launches import launches_of
-from models.machine import Costs, Footprint, SmResources
+from models.machine import Costs
 from models.measured import MeasuredPoint, write_points
 from models.point_costs import PointCosts
 from models.profile import library_machines, load_machine, load_profile
 from models.profile_schema import GapsSection, ProfileFile
-from models.tiling import tile_ratios
-from models.work import EXCHANGE_KINDS, Grid, GridKind
+from models.work import EXCHANGE_KINDS, Grid
 
 # Fewer points than this do not bind the coefficients of a form.
 LEAST_POINTS = 4
 # Stated errors hold for this share of cases: what a band is to hold at least.
 COVERED = 0.8
-# A static kernel ends later by more than this share of the time for which SMs were held.
-HALF_WAY = 0.5
-LEAST_TAIL = 0.01
 # Forms that stand for many kinds of kernel at once: each measured kind gets its own.
 SHARED_FORMS = ("elementwise", "scatter")
 
@@ -64,11 +61,11 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
     if gpu:
         content["gpu"] = {"device": str(gpu)}
     _add_figures(content, records, source)
-    _add_footprints(content, records, profile)
+    add_footprints(content, records, profile)
     for kind, launch in launches_of(str(records.machine.get("kernels", ""))).items():
         content.setdefault("kernels", {}).setdefault(kind, {}).update(launch)
-    _add_kinds(content, records.holds, profile)
-    _add_tails(content, records, profile, source)
+    add_kinds(content, records.holds, profile)
+    add_tails(content, records, profile, source)
     _add_forms(content, records.points, profile, source)
     content["interference"] = interference_section(records, source)
     below = load_machine(base).costs
@@ -144,80 +141,6 @@ def _clocks(records: Records) -> str:
         f"SM clock {min(mhz)} to {max(mhz)} MHz, median {round(median(mhz))}; "
         f"{min(watts)} to {max(watts)} W{limits}{shared}"
     )
-
-
-def _add_footprints(content: dict[str, Any], records: Records, profile: ProfileFile) -> None:
-    """What one CTA of each measured kind takes of an SM; figures that no SM offers are left out."""
-    for kind, footprint in sorted(records.footprints.items()):
-        taken: dict[str, Any] = {name: footprint[name] for name in RESOURCES}
-        offered = {name: getattr(profile.sm, name) for name in RESOURCES}
-        if kind not in profile.kernels or not taken["threads"]:
-            continue
-        if kind in ("combine_send", "combine_recv"):
-            taken["ctas"] = "experts_or_tokens"
-        if all(footprint[name] <= offered[name] for name in RESOURCES):
-            content.setdefault("kernels", {}).setdefault(kind, {}).update(taken)
-
-
-def _add_kinds(
-    content: dict[str, Any], holds: Iterable[Mapping[str, Any]], profile: ProfileFile
-) -> None:
-    """How kernels share out their work, where it is not as the profile below has it."""
-    for hold in holds:
-        grid = grid_kind(hold, profile)
-        for kind in hold["kinds"] if grid is not None else ():
-            if profile.kernels[kind].grid != grid:
-                content.setdefault("kernels", {}).setdefault(kind, {})["grid"] = grid
-
-
-def grid_kind(hold: Mapping[str, Any], profile: ProfileFile) -> GridKind | None:
-    """*wave* where more CTAs are launched than the SMs hold at once. Else by how much later the kernel
-    ended for each ns that some SMs were held: a *static* one by almost all of it, since CTAs that come
-    late have a list of their own; a *dynamic* one by no more than the share of those SMs. None where
-    neither is so, or where the kernel leaves SMs free or hardly needs them."""
-    sm, sms = profile.sm, profile.gpu.sms
-    room = SmResources(sm.threads, sm.registers, sm.smem_bytes, sm.cta_slots)
-    cta = Footprint(1, *(hold[name] for name in RESOURCES))
-    if hold["ctas"] > room.ctas(cta) * sms:
-        return "wave"
-    share, late = hold["held_sms"] / sms, _late(hold)
-    if late > HALF_WAY:
-        return "static"
-    needed = hold["ctas"] == sms and late > share / 2
-    return "dynamic" if needed and late <= share else None
-
-
-def _late(hold: Mapping[str, Any]) -> float:
-    return float(median((ns - hold["alone_ns"]) / held_ns for held_ns, ns in hold["holds"]))
-
-
-def _add_tails(
-    content: dict[str, Any], records: Records, profile: ProfileFile, source: str
-) -> None:
-    """The tail law of every kind of kernel that was measured on fewer SMs, by a limit or because others
-    held some."""
-    tails: dict[str, float] = {}
-    for hold in records.holds:
-        if grid_kind(hold, profile) == "dynamic":
-            tail = rounded(held_tail(hold, profile.gpu.sms))
-            tails |= dict.fromkeys(hold["kinds"], tail)
-            source += f"; {hold['compute']} {tail} beside held SMs"
-    ratios = tile_ratios(point for point in records.points if not point.held)
-    for kind, values in sorted(ratios.items()):
-        if len(values) >= LEAST_POINTS:
-            fit = fit_tail(values)
-            tails[kind] = rounded(fit.value("tail"))
-            source += f"; {kind} {intervals(fit)}, error {fit.error:.3f}"
-    if tails:
-        content["static"] = {"kinds": tails, "source": source}
-
-
-def held_tail(hold: Mapping[str, Any], num_sms: int) -> float:
-    """The tail law's coefficient of a dynamic kernel: while SMs are held, its others do
-    `share / tail_law(a, share)` of its usual work, and it ends later by the rest."""
-    share = 1.0 - hold["held_sms"] / num_sms
-    ratio = share / max(share, 1.0 - _late(hold))
-    return float(min(1.0, max(LEAST_TAIL, (ratio**4 - share**4) / (1.0 - share**4))))
 
 
 def _add_forms(

@@ -17,6 +17,9 @@ from models.measured import MeasuredPoint, is_held, point_key
 from models.work import Work
 
 RESOURCES = ("threads", "registers", "smem_bytes")
+# A call less than half as long as its neighbour's that is late by more than this share of the
+# neighbour's was not slowed: it waited for SMs until that ended.
+SHORT, WAITED = 0.5, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
     slowed: list[Mapping[str, Any]] = []
     host: dict[str, list[float]] = {}
     trace_gaps: list[float] = []
+    longest: dict[str, list[Mapping[str, Any]]] = {}
     reasons: set[str] = set()
     for number, record in enumerate(records, start=1):
         try:
@@ -67,6 +71,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
             if what == "alone":
                 point = _point(record, seed)
                 alone.setdefault(point.key, []).append(point)
+                longest.setdefault(point.work.kind, []).extend(record.get("launches", ()))
             elif what == "beside":
                 slowed.append(record)
             elif what == "gaps":
@@ -78,9 +83,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
             elif what == "hbm":
                 result.hbm_gbps = max(result.hbm_gbps, record["gbps"])
             elif what == "footprint":
-                result.footprints[record["kind"]] = {
-                    name: int(record[name]) for name in ("ctas", *RESOURCES)
-                }
+                result.footprints[record["kind"]] = _footprint(record)
             elif what == "hold":
                 result.holds += (record,)
             elif what == "machine":
@@ -93,6 +96,11 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
             ) from error
         reasons.update(record.get("throttled", ()))
         result.others |= bool(record.get("others"))
+    result.footprints |= {
+        kind: _footprint(max(launches, key=lambda launch: launch["ns"]))
+        for kind, launches in longest.items()
+        if launches
+    }
     result.points = tuple(_merged(same) for _, same in sorted(alone.items()))
     beside = _beside_each_other(slowed)
     result.slowed = tuple(_slowed(r, seed, result.hbm_gbps, source) for r in beside)
@@ -142,6 +150,10 @@ def work_of(record: Mapping[str, Any]) -> Work:
         record["read_bytes"],
         record["write_bytes"],
     )
+
+
+def _footprint(record: Mapping[str, Any]) -> dict[str, int]:
+    return {name: int(record[name]) for name in ("ctas", *RESOURCES)}
 
 
 def _point(record: Mapping[str, Any], seed: int) -> MeasuredPoint:
@@ -207,9 +219,18 @@ def _exchange_of(record: Mapping[str, Any]) -> tuple[str, int]:
     return record["exchange"].removesuffix("_ll"), int(record["exchange_sms"])
 
 
+def _waited(record: Mapping[str, Any]) -> bool:
+    if not record.get("family") or "alone_ns" not in record:
+        return False
+    other_ns, own_ns = record["alone_ns"]
+    late_ns = (record["slowdown"] - 1.0) * own_ns
+    return bool(own_ns < SHORT * other_ns and late_ns > WAITED * other_ns)
+
+
 def _beside_each_other(slowed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Without the compute kernels whose exchange has no slowdown of its own: it hardly ran beside them."""
-    slowed = list(slowed)
+    """Without the exchanges that waited for their neighbour's end, and without the compute kernels whose
+    exchange has no slowdown of its own: it hardly ran beside them."""
+    slowed = [record for record in slowed if not _waited(record)]
     ran = {(record.get("victim"), record.get("aggressor")) for record in slowed}
     return [
         record

@@ -1,7 +1,8 @@
 """Costs from measured points over the costs of a profile's tables and forms.
 
 A kernel's series are the points that share its fixed sizes (a GEMM's n and k, an attention's heads).
-Along a series the log of measured over predicted time is interpolated in the logs of what varies
+Along a series the log of measured over predicted time (by the profile below, or along the series' own
+line, `models.lines`) is interpolated in the logs of what varies
 (rows, sequences, copies) and, last, of the SMs held. At a point the measured time is returned; beyond
 the points the nearest ratio holds and the time is *fitted*; without a series the profile below answers.
 GEMMs whose tiles are known are read by their tiles (`models.tile_times`) where they are no points.
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
+from models.lines import Lines, Timed
 from models.machine import Cost, CostLabel, Costs, Footprint
 from models.measured import BY_BYTES, MeasuredPoint
 from models.tables import Where
@@ -105,6 +107,7 @@ class PointCosts:
         self._most_sms = max((point.sms for point in points), default=1)
         self._ratios: dict[tuple[tuple[object, ...], Coordinates], list[float]] = {}
         self._series: dict[tuple[object, ...], dict[Coordinates, float]] = {}
+        self._lines = Lines(_families(points))
         for point in points:
             self._add(point)
         self._remembered: dict[tuple[Work, Grid, int], Cost] = {}
@@ -140,7 +143,7 @@ class PointCosts:
         if not rest:
             return None
         reading = _read(rest, at)
-        ns = self._base.alone(work, grid, point.sms).ns * math.exp(reading.value)
+        ns = self._expected(work, grid, point.sms) * math.exp(reading.value)
         return None if reading.where == "outside" else abs(ns / point.ns - 1.0)
 
     def _price(self, work: Work, grid: Grid, sms: int) -> Cost:
@@ -163,7 +166,12 @@ class PointCosts:
                 return by_tiles
         if reading is None:
             return below.ns, None
-        return below.ns * math.exp(reading.value), reading.where
+        return self._expected(work, grid, sms) * math.exp(reading.value), reading.where
+
+    def _expected(self, work: Work, grid: Grid, sms: int) -> float:
+        """ns without the points' own ratios: along the family's line, or by the profile below."""
+        along = self._lines.ns(series_of(work).family, work, sms)
+        return float(self._base.alone(work, grid, sms).ns) if along is None else along
 
     def _error(self, kind: str, where: Where, below: Cost) -> float:
         spread = max(self._repeat, median(self._spreads[kind]))
@@ -175,7 +183,7 @@ class PointCosts:
     def _add(self, point: MeasuredPoint) -> None:
         work, grid = point.work, self._grids[point.work.kind]
         series = series_of(work)
-        expected = self._base.alone(work, grid, point.sms).ns
+        expected = self._expected(work, grid, point.sms)
         at = (*series.at, math.log(self._held(work, grid, point.sms)))
         ratios = self._ratios.setdefault((series.family, at), [])
         ratios.append(math.log(point.ns / expected))
@@ -189,6 +197,14 @@ class PointCosts:
             return 1
         count = tile_count(work, self._tilings.tile(work, sms))
         return max(1, min(sms, count or self._base.footprint(work, Grid(kind=grid.kind)).ctas))
+
+
+def _families(points: Iterable[MeasuredPoint]) -> dict[tuple[object, ...], list[Timed]]:
+    families: dict[tuple[object, ...], list[Timed]] = {}
+    for point in points:
+        timed = (point.work, point.sms, point.ns)
+        families.setdefault(series_of(point.work).family, []).append(timed)
+    return families
 
 
 def _read(values: Mapping[Coordinates, float], at: Coordinates) -> _Reading:

@@ -11,6 +11,7 @@ from models.measured import MeasuredPoint
 from models.work import Work
 
 Place = tuple[float, ...]
+LEAST_ROUNDS = 2
 
 
 def tile_count(work: Work, tile: Tile) -> int:
@@ -65,7 +66,8 @@ def _place(work: Work, sms: int) -> Place:
 
 def tile_ratios(points: Iterable[MeasuredPoint]) -> dict[str, list[tuple[float, float]]]:
     """By kind of work: (share of the SMs, time of a tile over that on all of them) of the points of the
-    same work on fewer SMs; tiles of other sizes are compared by their area."""
+    same work on fewer SMs; tiles of other sizes are compared by their area. Only launches of several
+    rounds tell, since they keep all their SMs busy."""
     by_work: dict[Work, list[MeasuredPoint]] = {}
     for point in points:
         if point.tile != NO_TILE:
@@ -73,6 +75,8 @@ def tile_ratios(points: Iterable[MeasuredPoint]) -> dict[str, list[tuple[float, 
     ratios: dict[str, list[tuple[float, float]]] = {}
     for work, same in by_work.items():
         whole = max(same, key=lambda point: point.sms)
+        if rounds(work, whole.tile, whole.sms) < LEAST_ROUNDS:
+            continue
         for point in same:
             if point.sms < whole.sms:
                 ratio = area_ns(point) / area_ns(whole)

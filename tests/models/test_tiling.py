@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.calibrated_profile import grid_kind, held_tail
+from models.calibrated_kernels import grid_kind, held_tail
 from models.counts import gemm, grouped_gemm
 from models.fit import fit_tail
 from models.kernel_names import NO_TILE, tile_of
