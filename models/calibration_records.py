@@ -170,7 +170,7 @@ def _point(record: Mapping[str, Any], seed: int) -> MeasuredPoint:
         is_held(point_key(work, sms), seed),
         len(launches),
         longest["ctas"] if longest else 0,
-        tile_of(work, longest["kernel"]) if longest else NO_TILE,
+        tile_of(work, longest["kernel"], longest["threads"]) if longest else NO_TILE,
     )
 
 

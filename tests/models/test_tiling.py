@@ -39,16 +39,16 @@ def attention(sequences: int, tokens: int) -> Work:
 
 
 def test_a_gemms_name_states_rows_and_columns_after_its_groups() -> None:
-    assert tile_of(DENSE, DEEP_GEMM) == (128, 112)
-    assert tile_of(DENSE, DEEP_GEMM.replace("u,", ",")) == (128, 112)
+    assert tile_of(DENSE, DEEP_GEMM, 384) == (128, 112)
+    assert tile_of(DENSE, DEEP_GEMM.replace("u,", ","), 384) == (128, 112)
     other = gemm(1536, 4096, 7168, "fp8_block")
-    assert tile_of(other, DEEP_GEMM) == NO_TILE
-    assert tile_of(DENSE, "nvjet_tst_128x112_64x6_1x2_h_bz_coopB_NTT") == NO_TILE
+    assert tile_of(other, DEEP_GEMM, 384) == NO_TILE
+    assert tile_of(DENSE, "nvjet_tst_128x112_64x6_1x2_h_bz_coopB_NTT", 384) == NO_TILE
 
 
 def test_an_attentions_name_states_queries_and_keys() -> None:
-    name = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_6_128x64x192_4x1x1_kernel0_0"
-    assert tile_of(attention(2, 3072), name) == (128, 64)
+    name = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x192_4x1x1_kernel0_0"
+    assert tile_of(attention(2, 3072), name, 384) == (128, 128)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_attentions_name_states_queries_and_keys() -> None:
             (64, 128),
             2 * 2 * 32,
         ),
-        (attention(2, 3000), (128, 128), 128 * 2 * 12),
+        (attention(2, 3000), (128, 128), 128 * 12),
         (DENSE, NO_TILE, 0),
     ],
 )
