@@ -9,6 +9,7 @@ knows no SMs, rates, causes, spans or counters.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Generator
 from functools import partial
@@ -17,6 +18,7 @@ import simpy
 
 from models.machine import Machine
 from models.spin import spin, spin_machine
+from moe_overlap.cli import COLLECT_AFTER
 from moe_overlap.prediction import program_of
 from scenarios.load import load
 from scenarios.resolve import resolve
@@ -24,7 +26,7 @@ from schedules.program import Launch, Op, Program, RankClass, Stream
 from simulator import simulate
 
 NUM_OPS = 4000
-REPEATS = 7
+REPEATS = 15
 LAYERS = 6
 
 
@@ -78,6 +80,7 @@ def main() -> None:
         "EP8 decode, baseline": (*library("deepseek-v3-h200-ep8-decode", "baseline"), 0.05),
         "EP8 decode, TBO": (*library("deepseek-v3-h200-ep8-decode", "tbo"), 0.05),
     }
+    gc.set_threshold(COLLECT_AFTER)  # as the command line does
     bare, ours = [], {name: [] for name in scenes}  # type: tuple[list[float], dict[str, list[float]]]
     for _ in range(REPEATS):
         bare.append(seconds(partial(bare_loop, NUM_OPS)))
