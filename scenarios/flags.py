@@ -6,12 +6,14 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 from ruamel.yaml import YAML
 
 from models.sglang_rules import RULES_DIR
+from scenarios.document import read_text
 from scenarios.errors import ScenarioError
 
 _WHERE = "--from-flags"
@@ -164,14 +166,23 @@ def _value(flag: str, entry: Flag, operands: Sequence[str]) -> Any:
             "is not known", where=_WHERE, key=flag, value=text, allowed=allowed, near=entry.values
         )
     readers: dict[str, Callable[[str], Any]] = {
-        "int": int, "float": float, "json": json.loads, "text": str,
+        "int": int, "float": float, "json": _json, "text": str,
     }  # fmt: skip
     try:
         return readers[entry.value](text)
-    except ValueError as error:
+    except (ValueError, OSError, RecursionError) as error:
+        allowed = "JSON, or a file of it that is here" if entry.value == "json" else entry.value
         raise ScenarioError(
-            "cannot be read", where=_WHERE, key=flag, value=text, allowed=entry.value
+            "cannot be read", where=_WHERE, key=flag, value=text, allowed=allowed
         ) from error
+
+
+def _json(text: str) -> Any:
+    """JSON, or what the file of that name holds, as the server reads it."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return json.loads(read_text(Path(text)))
 
 
 def _check(given: Mapping[str, Any], table: FlagTable) -> None:

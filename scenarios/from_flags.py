@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from scenarios.errors import ScenarioError
 from scenarios.flags import FlagTable, Launch, load_flags, parse_launch
 
 _WHERE = "--from-flags"
+_CAP = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
 _FP8 = ("fp8", "w8a8_fp8")
 _FP4 = ("modelopt_fp4", "nvfp4", "fp4")
 
@@ -46,10 +49,11 @@ def scenario_from_flags(
     assumed: list[str] = []
     model_name, model = _model(launch)
     ranks = _ranks(launch, table)
+    title = f"{model.name} from a launch command, EP{ranks['ep']}"
     lines = [
-        f"name: {model_name} from a launch command, EP{ranks['ep']}",
-        f"model: {model_name}",
-        f"hardware: {assumptions.hardware}",
+        f"name: {_scalar(title)}",
+        f"model: {_scalar(model_name)}",
+        f"hardware: {_scalar(assumptions.hardware)}",
         f"parallel: {_flow(ranks)}",
         *_phase(launch, ranks, assumptions, assumed),
         f"a2a: {_flow(_a2a(launch, assumed))}",
@@ -89,6 +93,9 @@ def _ranks(launch: Launch, table: FlagTable) -> dict[str, int]:
     tp, dp = values.get("tp", 1), values.get("dp", 1)
     backend = values.get("a2a_backend", "none")
     ep = values.get("ep", tp)
+    for flag, size in (("--tp-size", tp), ("--dp-size", dp), ("--ep-size", ep)):
+        if size < 1:
+            raise ScenarioError("is no number of ranks", where=_WHERE, key=flag, value=size)
     if backend not in table.free_ep_backends and ep != tp:
         raise ScenarioError(
             f"contradicts --tp-size {tp}: {backend} makes the expert-parallel size the tensor-parallel one",
@@ -149,24 +156,30 @@ def _a2a(launch: Launch, assumed: list[str]) -> dict[str, Any]:
             allowed="--moe-a2a-backend deepep",
         )  # fmt: skip
     found: dict[str, Any] = {"backend": backend, "mode": mode}
-    cap = launch.env.get("SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK")
+    cap = launch.env.get(_CAP)
     if cap is not None:
+        if not re.fullmatch("[0-9]{1,9}", cap):
+            raise ScenarioError("is no whole number", where=_WHERE, key=_CAP, value=cap)
         found["max_dispatch_tokens_per_rank"] = cap
-    sms = [
-        entry.get("num_sms")
-        for entry in launch.values.get("deepep_config", {}).values()
-        if isinstance(entry, Mapping)
-    ]
-    if sms and len(set(sms)) > 1:
-        raise ScenarioError(
-            f"gives dispatch and combine different num_sms ({sms})",
-            where=_WHERE, key="--deepep-config",
-        )  # fmt: skip
-    if sms and sms[0]:
-        found["num_sms"] = sms[0]
+    if "deepep_config" in launch.values:
+        found["num_sms"] = _deepep_sms(launch.values["deepep_config"])
     elif backend == "deepep":
         assumed.append("DeepEP's own number of SMs, 20")
     return found
+
+
+def _deepep_sms(config: Any) -> int:
+    """SMs of the normal-mode kernels, which the server wants to be the same for both."""
+    parts = ("normal_dispatch", "normal_combine")
+    entries = [config.get(part) if isinstance(config, Mapping) else None for part in parts]
+    sms = [entry.get("num_sms") if isinstance(entry, Mapping) else None for entry in entries]
+    if any(type(count) is not int for count in sms) or sms[0] != sms[1]:
+        shape = '{"normal_dispatch": {"num_sms": N}, "normal_combine": {"num_sms": N}}'
+        raise ScenarioError(
+            "gives dispatch and combine no common number of SMs",
+            where=_WHERE, key="--deepep-config", value=json.dumps(config), allowed=shape,
+        )  # fmt: skip
+    return int(sms[0])
 
 
 def _formats(launch: Launch, model: Model, assumed: list[str]) -> dict[str, str]:
@@ -212,7 +225,8 @@ def _runtime(launch: Launch, table: FlagTable, version: str, assumed: list[str])
         assumed.append("KV cache of the batch alone; the server sizes its own pool")
     kept = {name: text for name, text in launch.env.items() if name not in table.environment}
     if kept:
-        found["env"] = "{" + ", ".join(f'{name}: "{text}"' for name, text in kept.items()) + "}"
+        pairs = (f"{json.dumps(name)}: {json.dumps(text)}" for name, text in kept.items())
+        found["env"] = "{" + ", ".join(pairs) + "}"
     return found
 
 
@@ -225,3 +239,9 @@ def _schedules(launch: Launch) -> Iterator[str]:
 
 def _flow(values: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"
+
+
+def _scalar(text: str) -> str:
+    """Text as YAML reads it back: in quotes where it could be anything else."""
+    plain = re.fullmatch(r"[A-Za-z./][\w./+ ,-]*", text) is not None
+    return text if plain and text.lower() not in ("null", "true", "false") else json.dumps(text)

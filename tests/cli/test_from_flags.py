@@ -57,6 +57,30 @@ def test_a_prefill_server(run: Run, tmp_path: Path) -> None:
     assert found.schedules == ("baseline", "sbo", "tbo")
 
 
+def test_the_published_prefill_command(run: Run, tmp_path: Path) -> None:
+    """The flags of sgl-project/sglang#6017, whose DeepEP configuration is a file."""
+    (tmp_path / "deepep.json").write_text(
+        '{"normal_dispatch": {"num_sms": 96}, "normal_combine": {"num_sms": 96}}'
+    )
+    command = (
+        "MC_TE_METRIC=true python3 -m sglang.launch_server --model-path /dev/shm/DeepSeek-V3-0324 "
+        "--disaggregation-mode prefill --tp-size 32 --dp-size 32 --enable-dp-attention "
+        "--moe-a2a-backend deepep --enable-two-batch-overlap --deepep-mode normal "
+        "--mem-fraction-static 0.85 --chunked-prefill-size 524288 --max-running-requests 8192 "
+        "--max-total-tokens 131072 --ep-num-redundant-experts 32 --deepep-config deepep.json"
+    )
+    found = _scenario(run, command, tmp_path, "--tokens", "4096")
+    assert found.phase.prefill is not None
+    assert (found.phase.prefill.tokens_per_rank, found.a2a.num_sms) == (16384, 96)
+    assert (found.runtime.mem_fraction_static, found.runtime.max_total_tokens) == (0.85, 131072)
+
+
+def test_text_of_a_command_comes_back_as_it_was(run: Run, tmp_path: Path) -> None:
+    text = 'a: "b" # {c}, \\d'
+    found = _scenario(run, f"SGLANG_NOTE='{text}' {BASE}", tmp_path)
+    assert found.runtime.env == {"SGLANG_NOTE": text}
+
+
 def test_the_servers_kv_pool(run: Run, tmp_path: Path) -> None:
     pool = " --mem-fraction-static 0.85 --max-total-tokens 131072"
     runtime = _scenario(run, DECODE + pool, tmp_path, "--tokens", "512").runtime
@@ -105,7 +129,16 @@ BASE = "--model deepseek-ai/DeepSeek-V3 --tp 16 --dp 16 --enable-dp-attention --
         (BASE + "--deepep-mode low-latency", "did you mean 'low_latency'?"),
         (BASE + "--max-running-requests many", "--max-running-requests = 'many': cannot be read"),
         (BASE + "--enable-eplb yes", "--enable-eplb = 'yes': takes no value"),
-        (BASE + "--deepep-config {}x", "--deepep-config"),
+        (BASE + "--deepep-config {}x", "JSON, or a file of it that is here"),
+        (BASE + "--deepep-config 3", "--deepep-config = '3': gives dispatch and combine no common"),
+        (
+            BASE + '--deepep-config \'{"normal_dispatch": {"num_sms": 8}}\'',
+            "no common number of SMs",
+        ),
+        ("SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=12x " + BASE, "'12x': is no whole number"),
+        (BASE + "--tp-size 0", "--tp-size = 0: is given twice"),
+        (BASE.replace("--tp 16 --dp 16", "--tp 0 --dp 0"), "--tp-size = 0"),
+        (BASE + "--mem-fraction-static 85", "runtime.mem_fraction_static = 85"),
         (
             BASE.replace("DeepSeek-V3", "Llama-3"),
             "--model-path = 'deepseek-ai/Llama-3': is no folder",
