@@ -173,13 +173,14 @@ def _deepep_sms(config: Any) -> int:
     parts = ("normal_dispatch", "normal_combine")
     entries = [config.get(part) if isinstance(config, Mapping) else None for part in parts]
     sms = [entry.get("num_sms") if isinstance(entry, Mapping) else None for entry in entries]
-    if any(type(count) is not int for count in sms) or sms[0] != sms[1]:
+    found = sms[0]
+    if type(found) is not int or found != sms[1]:
         shape = '{"normal_dispatch": {"num_sms": N}, "normal_combine": {"num_sms": N}}'
         raise ScenarioError(
             "gives dispatch and combine no common number of SMs",
             where=_WHERE, key="--deepep-config", value=json.dumps(config), allowed=shape,
         )  # fmt: skip
-    return int(sms[0])
+    return found
 
 
 def _formats(launch: Launch, model: Model, assumed: list[str]) -> dict[str, str]:
