@@ -5,17 +5,23 @@ from __future__ import annotations
 import torch
 
 from executor.kernels import gemm
-from executor.kernels.gemm import Signals, Tiling, num_sms_of
+from executor.kernels.gemm import Signals, Tiling, is_hopper, num_sms_of
 from executor.libraries import Scaled
 
 # Chosen by `benchmarks.triton_ratios` on an H200 with Triton 3.6.
 FEW_ROWS = Tiling(64, 128, 128, 6, 4)
 MANY_ROWS = Tiling(128, 128, 128, 4, 8)
+MANY_ROWS_HOPPER = Tiling(128, 128, stages=6, specialised=True)
 
 
-def tiling_for(rows: int) -> Tiling:
+def many_rows(device: torch.device) -> Tiling:
+    """The tiling where the tensor cores are the limit."""
+    return MANY_ROWS_HOPPER if is_hopper(device) else MANY_ROWS
+
+
+def tiling_for(rows: int, device: torch.device) -> Tiling:
     """The tiling for experts of about `rows` rows."""
-    return FEW_ROWS if rows <= FEW_ROWS.block_m else MANY_ROWS
+    return FEW_ROWS if rows <= FEW_ROWS.block_m else many_rows(device)
 
 
 class TritonGemm:
@@ -33,15 +39,19 @@ class TritonGemm:
         if rows > self._one_expert.numel():
             self._one_expert = torch.zeros(rows, dtype=torch.int32, device=x[0].device)
         whole = (weight[0].unsqueeze(0), weight[1].unsqueeze(0))
-        return gemm.contiguous(
-            x, whole, self._one_expert[:rows], sms or self.num_sms, tiling=tiling_for(rows)
-        )
+        num_sms, tiling = sms or self.num_sms, many_rows(x[0].device)
+        # Tiles of half the rows take no longer while all of them run at once.
+        few = -(-rows // FEW_ROWS.block_m) * -(-weight[0].shape[0] // FEW_ROWS.block_n)
+        if few <= num_sms or rows <= FEW_ROWS.block_m:
+            tiling = FEW_ROWS
+        return gemm.contiguous(x, whole, self._one_expert[:rows], num_sms, tiling=tiling)
 
     def contiguous(
         self, x: Scaled, weight: Scaled, expert_of: torch.Tensor, sms: int | None
     ) -> torch.Tensor:
         """Rows sorted by expert, each expert's a multiple of 128, times that expert's [n, k]."""
-        return gemm.contiguous(x, weight, expert_of, sms or self.num_sms, tiling=MANY_ROWS)
+        tiling = many_rows(x[0].device)
+        return gemm.contiguous(x, weight, expert_of, sms or self.num_sms, tiling=tiling)
 
     def masked(
         self,
@@ -53,6 +63,5 @@ class TritonGemm:
         signals: Signals | None = None,
     ) -> torch.Tensor:
         """[E, m, k] of which `counts` rows are valid, times each expert's [n, k]."""
-        return gemm.masked(
-            x, weight, counts, sms or self.num_sms, tiling=tiling_for(expected), signals=signals
-        )
+        tiling = tiling_for(expected, x[0].device)
+        return gemm.masked(x, weight, counts, sms or self.num_sms, tiling=tiling, signals=signals)

@@ -127,7 +127,9 @@ def down_gemm(call: Call) -> None:
     expected, sms = state.expected_rows(call.op), call.op.grid.enforced_budget
     product = _gemm(call).masked(packed, state.weights.down, counts, expected, sms, signals)
     left = _gemm(call).num_sms - (sms or _gemm(call).num_sms)
-    call.buffers[f"{call.op.raises} signal"] = Raised(signals, tiling_for(expected), left)
+    call.buffers[f"{call.op.raises} signal"] = Raised(
+        signals, tiling_for(expected, product.device), left
+    )
     output(call, (product, counts))
 
 

@@ -81,7 +81,7 @@ def contiguous(
     expert_of: torch.Tensor,
     num_sms: int,
     *,
-    by_rows: bool = False,
+    by_rows: bool = True,
     tiling: Tiling = DEFAULT,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
