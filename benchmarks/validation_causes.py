@@ -1,125 +1,228 @@
-"""Which of a profile's measured figures change a predicted gain: taken in one group after another.
+"""What is left of the validation's errors at the clock and with the host's times that were measured.
 
-    python -m benchmarks.validation_causes PROFILE.yaml --cases benchmarks/validation_triton.yaml \\
-        --match decode --measured measured.jsonl
+    python -m benchmarks.validation_causes benchmarks/data/validation_h200_2x.jsonl
 
-The first column is the profile's base, the last the profile itself. Gains are
-`t_sequential / t - 1`; a measured column follows where the cases were measured.
+Experiments on the engine, not on its profile: nothing here goes into a prediction. Kernels that are bound
+by arithmetic are slowed by the clock that their nearest point was taken at over the clock of the
+measured case; host times by kind are those of the case's own run, and what was not timed there is scaled
+as the rest is.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import dist, log
 from pathlib import Path
-from statistics import median
+from statistics import correlation, fmean, linear_regression, median
 from typing import Any
 
-from ruamel.yaml import YAML
-
-from benchmarks.validation import read
-from benchmarks.validation_cases import Group, groups
-from models.machine import Machine
-from models.profile import load_machine, load_profile
-from models.work import COMPUTE_KINDS, EXCHANGE_KINDS
+from benchmarks.validation import PREDICTED, PROFILES, read
+from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
+from benchmarks.validation_document import percentile
+from benchmarks.validation_outcome import Case, cases
+from benchmarks.validation_predictors import BF16_TFLOPS, FP8_TFLOPS, HBM_GBPS
+from models.machine import Cost, Costs, Footprint, HostCosts, Machine
+from models.measured import MeasuredPoint, read_points
+from models.point_costs import series_of
+from models.profile import load_machine
+from models.work import Grid, Work
 from moe_overlap.gated import makespan_ns, predicted
 
-GEMMS = ("gemm", "grouped_gemm_masked", "grouped_gemm_contiguous")
-GROUPS: Mapping[str, Collection[str]] = {
-    "exchanges": EXCHANGE_KINDS,
-    "GEMMs": GEMMS,
-    "other kernels": [kind for kind in COMPUTE_KINDS if kind not in GEMMS],
-}
-# Sections of a profile that say how long kernels take, not how they are launched and disturb others.
-TIMES = ("base", "name", "source", "points")
+LIBRARY = Path(__file__).parents[1] / "models" / "library" / "hardware"
 
 
-def machines(path: Path) -> Iterator[tuple[str, Machine]]:
-    """The profile's base, the same with the points of one group of kernels after another, and the
-    profile."""
-    content: dict[str, Any] = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    profile, _ = load_profile(path)
-    assert profile.points is not None, f"{path} has no measured points"
-    rows = (path.parent / profile.points.file).read_text(encoding="utf-8")
-    yield "base", load_machine(str(content["base"]))
-    taken: set[str] = set()
-    with tempfile.TemporaryDirectory() as folder:
-        for index, (name, kinds) in enumerate(GROUPS.items()):
-            taken |= set(kinds)
-            variant = Path(folder) / f"{index}.yaml"
-            text = io.StringIO()
-            YAML().dump({key: content[key] for key in TIMES if key in content}, text)
-            variant.write_text(text.getvalue(), encoding="utf-8")
-            (variant.parent / profile.points.file).write_text(_of_kinds(rows, taken))
-            yield f"+ {name}", load_machine(variant)
-    yield "profile", load_machine(path)
+@dataclass(frozen=True)
+class PointClocks:
+    """The clock at which each kernel's nearest point was taken, by series."""
+
+    by_family: Mapping[tuple[object, ...], Sequence[tuple[tuple[float, ...], int]]]
+
+    def mhz(self, work: Work, sms: int) -> int:
+        """Of the point whose sizes and SMs are nearest; 0 where the kernel has no point."""
+        series = series_of(work)
+        at, found = (*series.at, log(sms)), self.by_family.get(series.family, ())
+        return min(found, key=lambda item: dist(item[0], at))[1] if found else 0
 
 
-def _of_kinds(text: str, kinds: Collection[str]) -> str:
-    """The lines of a points file that are of these kinds, and its heading."""
-    heading = [line for line in text.splitlines() if line.startswith("#")]
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    reader = csv.reader(lines)
-    kept = [
-        line for line, row in zip(lines, reader, strict=True) if row[0] in kinds or line is lines[0]
+def point_clocks(points: Iterable[MeasuredPoint]) -> PointClocks:
+    """From a profile's points; those whose clock was not read are left out."""
+    found: dict[tuple[object, ...], list[tuple[tuple[float, ...], int]]] = {}
+    for point in points:
+        if point.mhz:
+            series = series_of(point.work)
+            at = (*series.at, log(point.sms))
+            found.setdefault(series.family, []).append((at, point.mhz))
+    return PointClocks(found)
+
+
+def bound_by_arithmetic(work: Work) -> bool:
+    """Whether the operations take longer than the bytes, by the data sheet."""
+    flops = sum(
+        count / (FP8_TFLOPS if dtype == "fp8" else BF16_TFLOPS) / 1e3 for dtype, count in work.flops
+    )
+    return flops > work.hbm_bytes / HBM_GBPS
+
+
+@dataclass(frozen=True)
+class AtClock:
+    """A machine's costs with kernels that are bound by arithmetic at another clock than their points'."""
+
+    below: Costs
+    clocks: PointClocks
+    mhz: float
+
+    def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
+        """See `models.machine.Costs`."""
+        cost = self.below.alone(work, grid, sms)
+        own = self.clocks.mhz(work, sms) if bound_by_arithmetic(work) else 0
+        return replace(cost, ns=max(1, round(cost.ns * own / self.mhz))) if own else cost
+
+    def footprint(self, work: Work, grid: Grid) -> Footprint:
+        """See `models.machine.Costs`."""
+        return self.below.footprint(work, grid)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One case: relative error at the measured clock, with the measured host, and with both. `clock` is
+    the clock of its points over the measured one, None where no kernel is bound by arithmetic or no
+    clock was read; `host` the measured host's time over the profile's, None where it was not timed."""
+
+    case: Case
+    clock: float | None
+    host: float | None
+    at_clock: float
+    at_host: float
+    at_both: float
+
+
+def explain(case: Case, group: Group, machine: Machine, host: Mapping[str, int]) -> Explained:
+    """Run the case again in three ways."""
+    clocks = point_clocks(read_points(LIBRARY / f"{machine.name}.points.csv"))
+    ratio, at = None, machine
+    if case.mhz:
+        mhz = median(case.mhz)
+        at = replace(machine, costs=AtClock(machine.costs, clocks, mhz))
+        ratio = _clock_ratio(group, case.schedule, machine, clocks, mhz)
+    hosted, slower = with_host(machine.host, host)
+    ways = (at, replace(machine, host=hosted), replace(at, host=hosted))
+    return Explained(case, ratio, slower, *(_error(case, group, way) for way in ways))
+
+
+def with_host(profile: HostCosts, measured: Mapping[str, int]) -> tuple[HostCosts, float | None]:
+    """The profile's host with the times that were measured, the others scaled by the median ratio; and
+    that ratio, None where nothing was measured."""
+    known = dict(profile.by_class)
+    ratios = [measured[kind] / known[kind] for kind in measured if known.get(kind)]
+    if not ratios:
+        return profile, None
+    ratio = median(ratios)
+    scaled = {kind: round(ns * ratio) for kind, ns in known.items()}
+    return HostCosts(tuple({**scaled, **measured}.items()), profile.error), ratio
+
+
+def _error(case: Case, group: Group, machine: Machine) -> float:
+    program = group.on(machine).program(case.schedule)
+    return makespan_ns(predicted(program, machine)) / case.measured_ns - 1
+
+
+def _clock_ratio(
+    group: Group, schedule: str, machine: Machine, clocks: PointClocks, mhz: float
+) -> float | None:
+    """Points' clock over `mhz`, mean over the kernels bound by arithmetic, weighted by their time."""
+    weights, values = [], []
+    for op in group.on(machine).program(schedule).launches(0):
+        sms = op.grid.enforced_budget or machine.num_sms
+        own = clocks.mhz(op.work, sms) if bound_by_arithmetic(op.work) else 0
+        if own:
+            weights.append(machine.costs.alone(op.work, op.grid, sms).ns)
+            values.append(own)
+    return fmean(values, weights) / mhz if values else None
+
+
+def kinds(found: Iterable[Explained]) -> list[tuple[str, list[Explained]]]:
+    """The cases by what limits them."""
+    whole = list(found)
+    names = sorted({one.case.kind for one in whole}, reverse=True)
+    return [(name, [one for one in whole if one.case.kind == name]) for name in names]
+
+
+def correlation_line(found: Sequence[Explained]) -> str:
+    """How the error of prefill cases goes with the clock."""
+    known = [(log(one.clock), log(1 + one.case.error)) for one in found if one.clock]
+    if len(known) < 3:
+        return "fewer than three cases whose clock is known"
+    clock, error = zip(*known, strict=True)
+    slope, start = linear_regression(clock, error)
+    return (
+        f"{len(known)} cases: correlation of error (log of predicted over measured) and clock (log of "
+        f"points' over measured): {correlation(clock, error):+.2f}; error = {start:+.1%} "
+        f"{slope:+.2f} x clock; points' clock over measured {min(one.clock or 9 for one in found):.3f} to "
+        f"{max(one.clock or 0 for one in found):.3f}"
+    )
+
+
+def rows(found: Sequence[Explained]) -> list[str]:
+    """A row a kind of case: median and 90th percentile of the errors in four ways."""
+    lines = [
+        "| cases | how many | as predicted: median, 90 % | at the measured clock "
+        "| with the measured host | with both |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    return "\n".join([*heading, *kept]) + "\n"
+    for name, chosen in kinds(found):
+        ways = [
+            sorted(abs(error) for error in errors)
+            for errors in zip(
+                *((o.case.error, o.at_clock, o.at_host, o.at_both) for o in chosen), strict=True
+            )
+        ]
+        cells = [f"{median(way):.1%}, {percentile(way, 0.9):.1%}" for way in ways]
+        lines.append(f"| {name} | {len(chosen)} | {' | '.join(cells)} |")
+    return lines
 
 
-def gains(group: Group, machine: Machine) -> dict[str, float]:
-    """Predicted gain of every schedule over the group's first."""
-    times = {
-        name: makespan_ns(predicted(group.on(machine).program(name), machine))
-        for name in group.schedules
-    }
-    first = times[group.schedules[0]]
-    return {name: first / ns - 1 for name, ns in times.items() if name != group.schedules[0]}
-
-
-def measured_gains(entry: Mapping[str, Any]) -> dict[str, float]:
-    """The same of a measured group."""
-    times = {name: median(ns) for name, ns in entry["makespans_ns"].items()}
-    first = next(iter(times.values()))
-    return {name: first / ns - 1 for name, ns in times.items()}
-
-
-def table(
-    chosen: Collection[Group], path: Path, measured: Mapping[str, Mapping[str, Any]]
-) -> Iterator[str]:
-    """A row a case, in Markdown."""
-    columns = [
-        (name, {group.name: gains(group, machine) for group in chosen})
-        for name, machine in machines(path)
+def each(found: Sequence[Explained]) -> list[str]:
+    """A row a case, the largest errors first."""
+    lines = [
+        "| case | schedule | points' clock over measured | measured host over profile's "
+        "| as predicted | at the measured clock | with the measured host | with both |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    names = [name for name, _ in columns]
-    yield f"| case | schedule | {' | '.join(names)} | measured |"
-    yield "| --- | --- |" + " ---: |" * (len(names) + 1)
-    for group in chosen:
-        known = measured_gains(measured[group.name]) if group.name in measured else {}
-        for schedule in group.schedules[1:]:
-            cells = [f"{found[group.name][schedule]:+.1%}" for _, found in columns]
-            cells.append(f"{known[schedule]:+.1%}" if schedule in known else "–")
-            yield f"| {group.name} | {schedule} | {' | '.join(cells)} |"
+    for one in sorted(found, key=lambda one: -abs(one.case.error)):
+        ratios = " | ".join(f"{r:.3f}" if r else "–" for r in (one.clock, one.host))
+        lines.append(
+            f"| {one.case.group} | {one.case.schedule} | {ratios} | {one.case.error:+.1%} "
+            f"| {one.at_clock:+.1%} | {one.at_host:+.1%} | {one.at_both:+.1%} |"
+        )
+    return lines
 
 
 def main() -> None:
-    """Parse and print."""
+    """Parse, run again, print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("profile", type=Path)
-    parser.add_argument("--cases", type=Path, required=True)
-    parser.add_argument("--match", default="", help="only groups whose name holds this")
-    parser.add_argument("--measured", type=Path)
+    parser.add_argument("measured", type=Path)
+    parser.add_argument("--predicted", type=Path, default=PREDICTED)
+    parser.add_argument("--profile", default=PROFILES[2])
+    parser.add_argument("--one", default=PROFILES[1])
     arguments = parser.parse_args()
-    chosen = [group for group in groups(arguments.cases) if arguments.match in group.name]
-    entries = read(arguments.measured) if arguments.measured else []
-    found = {entry["group"]: entry for entry in entries if "makespans_ns" in entry}
-    for line in table(chosen, arguments.profile, found):
-        print(line, flush=True)
+    entries = read(arguments.measured)
+    hosts: dict[str, Any] = {e["group"]: e["host"] for e in entries if "host" in e}
+    known = {group.name: group for file in (UNSEEN, CASES) for group in groups(file)}
+    machines = {2: load_machine(arguments.profile), 1: load_machine(arguments.one)}
+    found = [
+        explain(case, known[case.group], machines[case.ranks], _host(hosts, case))
+        for case in cases(read(arguments.predicted), entries)
+    ]
+    prefill = [one for name, chosen in kinds(found) if name == "prefill" for one in chosen]
+    print("\n".join(["prefill, " + correlation_line(prefill), "", *rows(found), "", *each(found)]))
+
+
+def _host(hosts: Mapping[str, Any], case: Case) -> Mapping[str, int]:
+    return hosts.get(case.group, {}).get(case.schedule, {})  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ from benchmarks.validation_causes import (
     correlation_line,
     point_clocks,
     rows,
+    with_host,
 )
 from benchmarks.validation_outcome import Case
 from models.counts import elementwise, gemm
+from models.machine import HostCosts
 from models.measured import MeasuredPoint
 from models.profile import load_machine
 from moe_overlap.uncertain import Prediction
@@ -57,12 +59,21 @@ def test_only_kernels_bound_by_arithmetic_are_slowed_by_the_clock() -> None:
 
 def test_errors_that_follow_the_clock_correlate_with_it() -> None:
     found = [
-        Explained(case(1.02 / clock - 1), clock, 0.0, 0.001) for clock in (1.0, 1.05, 1.1, 1.15)
+        Explained(case(1.02 / clock - 1), clock, None, 0.0, 0.001, 0.002)
+        for clock in (1.0, 1.05, 1.1, 1.15)
     ]
     assert "correlation of error" in correlation_line(found)
     assert ": -1.00; error = +2.0% -1.00 x clock" in correlation_line(found)
     assert "fewer than three" in correlation_line(found[:2])
     eager = replace(found[0], case=case(0.5, "decode eager"))
     table = rows([*found, eager])
-    assert "| prefill | 4 | 5.1%, 11.3% | 0.0%, 0.0% | 0.1%, 0.1% |" in table
-    assert "| decode, eager | 1 | 50.0%, 50.0% | 0.0%, 0.0% | 0.1%, 0.1% |" in table
+    assert "| prefill | 4 | 5.1%, 11.3% | 0.0%, 0.0% | 0.1%, 0.1% | 0.2%, 0.2% |" in table
+    assert "| decode, eager | 1 | 50.0%, 50.0% | 0.0%, 0.0% | 0.1%, 0.1% | 0.2%, 0.2% |" in table
+
+
+def test_what_was_not_timed_is_scaled_as_the_rest() -> None:
+    profile = HostCosts((("gemm", 100), ("norm", 100), ("dispatch", 200), ("torch", 40)), 0.1)
+    host, ratio = with_host(profile, {"gemm": 50, "norm": 70, "other": 9})
+    assert ratio == 0.6
+    assert dict(host.by_class) == {"gemm": 50, "norm": 70, "dispatch": 120, "torch": 24, "other": 9}
+    assert with_host(profile, {}) == (profile, None)
