@@ -1,0 +1,102 @@
+"""Times along straight lines and by tiles: what is read between measured points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models.counts import elementwise, gemm
+from models.deep_gemm import deep_gemm_tile
+from models.kernel_names import NO_TILE
+from models.lines import Lines
+from models.measured import MeasuredPoint, read_points
+from models.point_costs import series_of
+from models.tile_times import TileTimes
+from models.tiling import Tilings, rounds
+from models.work import Work, work
+
+LIBRARY = Path(__file__).parents[2] / "models" / "library" / "hardware"
+
+
+def transfer(copies: int) -> Work:
+    return work("dispatch", copies=copies, ep_size=2, nodes=1, payload=7488, combine=0)
+
+
+def line_of(times: dict[tuple[int, int], float]) -> tuple[Lines, tuple[object, ...]]:
+    family = series_of(transfer(1)).family
+    return Lines({family: [(transfer(c), sms, ns) for (c, sms), ns in times.items()]}), family
+
+
+def test_a_transfers_start_link_and_sms_are_recovered() -> None:
+    def ns(copies: int, sms: int) -> float:
+        return 5000 + copies * (4.0 + 600.0 / sms)
+
+    lines, family = line_of({(c, s): ns(c, s) for c in (1500, 6000) for s in (8, 16, 32)})
+    for copies, sms in ((3000, 12), (24000, 24), (100, 20)):
+        assert lines.ns(family, transfer(copies), sms) == pytest.approx(ns(copies, sms), rel=1e-6)
+
+
+def test_a_line_never_falls_with_what_it_counts() -> None:
+    """Times that shrink with more copies: the best line is flat, and positive everywhere."""
+    lines, family = line_of({(c, 8): 9000 - c for c in (1000, 2000, 3000, 4000)})
+    few, many = (lines.ns(family, transfer(c), 8) for c in (1, 10**6))
+    assert few is not None and many is not None
+    assert 0 < few <= many
+
+
+def test_too_few_points_make_no_line() -> None:
+    lines, family = line_of({(1500, 8): 1.0e5, (3000, 8): 2.0e5, (6000, 8): 4.0e5})
+    assert lines.ns(family, transfer(2000), 8) is None
+    norm = elementwise("norm", 8, 7168, 8, 8)
+    assert lines.ns(series_of(norm).family, norm, 132) is None
+
+
+@pytest.mark.parametrize("profile", ["h200-2x-nvlink-measured", "h200-1x-measured"])
+def test_the_rule_gives_every_tile_that_was_seen(profile: str) -> None:
+    points = [p for p in read_points(LIBRARY / f"{profile}.points.csv") if p.tile != NO_TILE]
+    gemms = [p for p in points if not p.work.kind.startswith("attention")]
+    assert len(gemms) > 100
+    assert all(deep_gemm_tile(point.work, point.sms) == point.tile for point in gemms)
+    assert deep_gemm_tile(gemm(64, 256, 7168, "bf16", kind="gate"), 132) == NO_TILE
+
+
+def timed(m: int, sms: int, tile_ns: float) -> MeasuredPoint:
+    """A point of a GEMM whose every tile takes `tile_ns`."""
+    given = gemm(m, 4096, 7168, "fp8_block")
+    tile = deep_gemm_tile(given, sms)
+    return MeasuredPoint(given, sms, rounds(given, tile, sms) * tile_ns, tile=tile)
+
+
+def is_read(times: TileTimes, wanted: Work, ns: float, where: str) -> bool:
+    found = times.ns(wanted, 132)
+    return found is not None and found[0] == pytest.approx(ns) and found[1] == where
+
+
+def test_a_size_between_points_takes_its_own_rounds_of_their_tile() -> None:
+    """Sizes at which 132 SMs get tiles of 256 x 128."""
+    points = [timed(m, 132, 42e3) for m in (3072, 12288)]
+    assert {point.tile for point in points} == {(256, 128)}
+    times = TileTimes(Tilings(points))
+    for point in points:
+        times.add(point)
+    wanted = gemm(8192, 4096, 7168, "fp8_block")
+    assert deep_gemm_tile(wanted, 132) == (256, 128)
+    assert is_read(times, wanted, 8 * 42e3, "inside")
+    wider = gemm(6144, 8192, 7168, "fp8_block")
+    assert is_read(times, wider, 12 * 42e3, "inside")
+
+
+def test_another_tile_is_read_by_its_area_and_said_to_be_beyond_the_points() -> None:
+    points = [timed(m, 132, 42e3) for m in (3072, 12288)]
+    times = TileTimes(Tilings(points))
+    for point in points:
+        times.add(point)
+    small = gemm(128, 4096, 7168, "fp8_block")
+    rows, columns = deep_gemm_tile(small, 132)
+    assert (rows, columns) != (256, 128)
+    expected = rounds(small, (rows, columns), 132) * 42e3 * rows * columns / (256 * 128)
+    assert is_read(times, small, expected, "outside")
+    assert times.ns(gemm(4096, 4096, 2048, "fp8_block"), 132) is None
+    again = times.ns(points[0].work, 132, without=points[0].key)
+    assert again is not None and again[0] == pytest.approx(points[0].ns)
