@@ -4,14 +4,15 @@
 
 Experiments on the engine, not on its profile: nothing here goes into a prediction. Kernels that are bound
 by arithmetic are slowed by the clock that their nearest point was taken at over the clock of the
-measured case; host times by kind are those of the case's own run, and what was not timed there is scaled
-as the rest is.
+measured case. The host is that of the machine that measured, where the profile's is that of the machine
+that was calibrated: medians by kind of launch over the sequential schedules of all cases, timed apart from
+their repeats; what was not timed is scaled as the rest is.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import dist, log
 from pathlib import Path
@@ -210,19 +211,29 @@ def main() -> None:
     parser.add_argument("--one", default=PROFILES[1])
     arguments = parser.parse_args()
     entries = read(arguments.measured)
-    hosts: dict[str, Any] = {e["group"]: e["host"] for e in entries if "host" in e}
     known = {group.name: group for file in (UNSEEN, CASES) for group in groups(file)}
+    hosts = {
+        ranks: machine_host(entries, {g.name for g in known.values() if g.ranks == ranks})
+        for ranks in PROFILES
+    }
     machines = {2: load_machine(arguments.profile), 1: load_machine(arguments.one)}
     found = [
-        explain(case, known[case.group], machines[case.ranks], _host(hosts, case))
+        explain(case, known[case.group], machines[case.ranks], hosts[case.ranks])
         for case in cases(read(arguments.predicted), entries)
     ]
     prefill = [one for name, chosen in kinds(found) if name == "prefill" for one in chosen]
     print("\n".join(["prefill, " + correlation_line(prefill), "", *rows(found), "", *each(found)]))
 
 
-def _host(hosts: Mapping[str, Any], case: Case) -> Mapping[str, int]:
-    return hosts.get(case.group, {}).get(case.schedule, {})  # type: ignore[no-any-return]
+def machine_host(entries: Iterable[Mapping[str, Any]], names: Collection[str]) -> dict[str, int]:
+    """ns by kind of launch on the machine that measured: the median over the sequential schedules of
+    these groups."""
+    found: dict[str, list[int]] = {}
+    for entry in entries:
+        if entry["group"] in names and "host" in entry:
+            for kind, ns in entry["host"]["sequential"].items():
+                found.setdefault(kind, []).append(ns)
+    return {kind: round(median(values)) for kind, values in found.items()}
 
 
 if __name__ == "__main__":

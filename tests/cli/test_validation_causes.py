@@ -11,6 +11,7 @@ from benchmarks.validation_causes import (
     Explained,
     bound_by_arithmetic,
     correlation_line,
+    machine_host,
     point_clocks,
     rows,
     with_host,
@@ -77,3 +78,13 @@ def test_what_was_not_timed_is_scaled_as_the_rest() -> None:
     assert ratio == 0.6
     assert dict(host.by_class) == {"gemm": 50, "norm": 70, "dispatch": 120, "torch": 24, "other": 9}
     assert with_host(profile, {}) == (profile, None)
+
+
+def test_the_machines_host_is_the_median_of_sequential_schedules() -> None:
+    entries = [
+        {"group": "a", "host": {"sequential": {"gemm": 10}, "tbo": {"gemm": 99}}},
+        {"group": "b", "host": {"sequential": {"gemm": 20, "norm": 5}}},
+        {"group": "b", "hidden": {}},
+        {"group": "one GPU", "host": {"sequential": {"gemm": 500}}},
+    ]
+    assert machine_host(entries, {"a", "b"}) == {"gemm": 15, "norm": 5}
