@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks.validation import PREDICTED, PROFILES, read
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
-from benchmarks.validation_document import percentile
+from benchmarks.validation_document import percentile, summary
 from benchmarks.validation_outcome import Case, cases
-from benchmarks.validation_predictors import BF16_TFLOPS, FP8_TFLOPS, HBM_GBPS
+from benchmarks.validation_predictors import BF16_TFLOPS, FP8_TFLOPS, HBM_GBPS, by_engine
 from models.machine import Cost, Costs, Footprint, HostCosts, Machine
 from models.measured import MeasuredPoint, read_points
 from models.point_costs import series_of
@@ -110,6 +110,25 @@ def explain(case: Case, group: Group, machine: Machine, host: Mapping[str, int])
     hosted, slower = with_host(machine.host, host)
     ways = (at, replace(machine, host=hosted), replace(at, host=hosted))
     return Explained(case, ratio, slower, *(_error(case, group, way) for way in ways))
+
+
+def on_machine(
+    found: Sequence[Case], known: Mapping[str, Group], machines: Mapping[int, Machine]
+) -> list[Case]:
+    """The cases predicted again, bands and first schedules included, on the machines of their ranks."""
+    made = {
+        (c.group, c.schedule): by_engine(known[c.group], c.schedule, machines[c.ranks])[0]
+        for c in found
+    }
+    return [
+        replace(
+            c,
+            predicted=made[c.group, c.schedule],
+            first_ns=made[c.group, "sequential"].ns,
+            noise_ns=made[c.group, c.schedule].noise_against(made[c.group, "sequential"]),
+        )
+        for c in found
+    ]
 
 
 def with_host(profile: HostCosts, measured: Mapping[str, int]) -> tuple[HostCosts, float | None]:
@@ -217,12 +236,18 @@ def main() -> None:
         for ranks in PROFILES
     }
     machines = {2: load_machine(arguments.profile), 1: load_machine(arguments.one)}
+    told = cases(read(arguments.predicted), entries)
     found = [
-        explain(case, known[case.group], machines[case.ranks], hosts[case.ranks])
-        for case in cases(read(arguments.predicted), entries)
+        explain(case, known[case.group], machines[case.ranks], hosts[case.ranks]) for case in told
     ]
+    hosted = {
+        ranks: replace(machine, host=with_host(machine.host, hosts[ranks])[0])
+        for ranks, machine in machines.items()
+    }
     prefill = [one for name, chosen in kinds(found) if name == "prefill" for one in chosen]
-    print("\n".join(["prefill, " + correlation_line(prefill), "", *rows(found), "", *each(found)]))
+    print("\n".join(["prefill, " + correlation_line(prefill), "", *rows(found), ""]))
+    print("with the host of the machine that measured\n")
+    print("\n".join([*summary(on_machine(told, known, hosted)), "", *each(found)]))
 
 
 def machine_host(entries: Iterable[Mapping[str, Any]], names: Collection[str]) -> dict[str, int]:
