@@ -173,25 +173,3 @@ def _spread(values: Sequence[float]) -> float:
     low = ordered[round(0.1 * (len(ordered) - 1))]
     high = ordered[round(0.9 * (len(ordered) - 1))]
     return (high - low) / median(ordered)
-
-
-def footprint_records(runs: Runs, ops: Mapping[str, Op]) -> list[Record]:
-    """CTAs and resources of the longest kernel of each kind of work."""
-    longest: dict[str, Run] = {}
-    for name, repeats in runs.items():
-        kind = ops[name].work.kind
-        for run in (kernel for repeat in repeats for kernel in repeat):
-            if kind not in longest or run.ns > longest[kind].ns:
-                longest[kind] = run
-    return [
-        {
-            "what": "footprint",
-            "kind": kind,
-            "kernel": run.name[:120],
-            "ctas": run.ctas,
-            "threads": run.threads,
-            "registers": run.registers,
-            "smem_bytes": run.smem_bytes,
-        }
-        for kind, run in sorted(longest.items())
-    ]

@@ -17,7 +17,6 @@ from executor.calibrate.layer_points import (
     CALL_PARTS,
     GRAPH_SAVES_NS,
     Calls,
-    footprint_records,
     launch_gap_ns,
     launched_nothing,
     launches_by_op,
@@ -112,7 +111,6 @@ class LayerBench:
             {"what": "trace_gap", "ns": round(gap, 1)},
             *point_records(alone, ops, self.num_sms, clocks, launches_by_op(runs, ops, calls)),
             *(() if calls else launched_nothing(runs, ops)),
-            *footprint_records(runs, ops),
         ]
 
 

@@ -11,7 +11,6 @@ from executor.calibrate.cases import DEFAULT_SCENARIOS, capped, case_of, gemms_o
 from executor.calibrate.compile import parts_of
 from executor.calibrate.kernel_times import Run, runs_by_range
 from executor.calibrate.layer_points import (
-    footprint_records,
     held_sms,
     launch_gap_ns,
     launches_by_op,
@@ -162,12 +161,6 @@ def test_layers_with_the_same_work_make_one_point() -> None:
         (132, 50.0, 1, 1980),
     ]
     assert held_sms(exchange_op("L0.dispatch", "dispatch"), 132) == 20
-
-
-def test_footprints_are_those_of_the_longest_kernel() -> None:
-    repeats: list[tuple[Run, ...]] = [(run("cast", 0, 10), run("sort", 20, 400))]
-    (record,) = footprint_records({"L0.x": repeats}, {"L0.x": gemm_op("L0.x")})
-    assert (record["kernel"], record["threads"], record["kind"]) == ("sort", 768, "gemm")
 
 
 def test_a_case_is_sequential_capped_and_of_the_asked_size() -> None:

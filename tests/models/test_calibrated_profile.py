@@ -211,6 +211,23 @@ def test_the_hash_covers_the_points(made: Calibrated, tmp_path: Path) -> None:
     assert load_machine(path).profile_sha256 != before
 
 
+def test_a_kinds_footprint_is_its_longest_kernels_and_its_ctas_are_counted(tmp_path: Path) -> None:
+    given = records(np.random.default_rng(3))
+    for index, entry in enumerate(r for r in given if r["what"] == "alone"):
+        kernel = {"kernel": "norm_kernel", "registers": 4096, "smem_bytes": 64}
+        rows = entry["work"]["dims"].get("rows", 1)
+        if entry["work"]["kind"] == "norm":
+            small = kernel | {"ns": 10.0, "ctas": 3, "threads": 32}
+            long = kernel | {"ns": 1000.0 + index, "ctas": rows // 2, "threads": 128}
+            entry["launches"] = [small, long]
+    sorted_records = sorted_out(given, SEED, SOURCE)
+    assert {p.launches for p in sorted_records.points if p.work.kind == "norm"} == {2}
+    made = calibrated(sorted_records, name="mine", base=BASE, seed=SEED, source=SOURCE)
+    norm = elementwise("norm", 640, 7168, 8, 8)
+    footprint = load_machine(written(made, tmp_path)).costs.footprint(norm, Grid())
+    assert (footprint.ctas, footprint.threads, footprint.registers) == (320, 128, 4096)
+
+
 def test_works_survive_their_record() -> None:
     for work in (
         gemm(5, 7, 128, "fp8_block"),
