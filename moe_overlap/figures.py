@@ -23,6 +23,7 @@ from schedules.merit import (
     steady,
     stream_times,
 )
+from schedules.merit.fastest import Fastest
 from schedules.program import Program
 from schedules.timeline import Span, Timeline
 from simulator.steady import Step
@@ -79,10 +80,11 @@ def figures_of(resolved: Resolved, predicted: Predicted) -> Figures:
 
 def _bounds(predicted: Predicted, machine: Machine) -> dict[str, float]:
     """Bounds of the whole step: each further layer adds what one simulated layer adds."""
-    many = _by_name(bounds(predicted.program, machine))
+    fastest = Fastest(machine)
+    many = _by_name(bounds(predicted.program, machine, fastest))
     if not predicted.more_layers:
         return many
-    one = _by_name(bounds(predicted.one_layer, machine))
+    one = _by_name(bounds(predicted.one_layer, machine, fastest))
     further = predicted.more_layers / (predicted.step.simulated - 1)
     return {name: ns + further * (ns - one[name]) for name, ns in many.items()}
 

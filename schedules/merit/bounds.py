@@ -39,9 +39,10 @@ class Bounds:
         return max(self.compute_ns, self.communication_ns, self.chain_ns)
 
 
-def bounds(program: Program, machine: Machine) -> Bounds:
-    """The three bounds. ValueError when the program has a cycle."""
-    fastest = Fastest(machine)
+def bounds(program: Program, machine: Machine, fastest: Fastest | None = None) -> Bounds:
+    """The three bounds; `fastest` is what is already known of launches on this machine. ValueError when
+    the program has a cycle."""
+    fastest = fastest or Fastest(machine)
     chain_ns, chain = _chain(program, fastest)
     compute = max((_compute(cls.ops, fastest) for cls in program.classes), default=0.0)
     return Bounds(int(compute), int(communication_ns(program, machine, fastest)), chain_ns, chain)

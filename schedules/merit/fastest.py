@@ -14,11 +14,16 @@ class Fastest:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._points: dict[tuple[Work, Grid], list[tuple[int, int]]] = {}
+        self._least: dict[tuple[Work, Grid], int] = {}
         self._shares: dict[tuple[Work, Grid], tuple[float, ...]] = {}
 
     def ns(self, work: Work, grid: Grid) -> int:
         """Time alone on the number of SMs, within the budget, at which it is shortest."""
-        return min(ns for _, ns in self._curve(work, grid))
+        key = (work, grid)
+        least = self._least.get(key)
+        if least is None:
+            least = self._least[key] = min(ns for _, ns in self._curve(work, grid))
+        return least
 
     def flight_ns(self, work: Work) -> int:
         """Time of a flight alone."""
