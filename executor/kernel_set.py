@@ -28,6 +28,16 @@ class PeerLost(ExecutorError):
     """A peer did not take part in an exchange in time, or is gone; names rank, op and exchange."""
 
 
+def kernel_name(op: Op) -> str:
+    """The op's name without its layer and child: `gemm1` for `L3.b.gemm1`."""
+    parts = op.name.split(".")
+    if parts[0].startswith("L") and parts[0][1:].isdigit():
+        parts = parts[1:]
+    if op.child and parts[0] == op.child:
+        parts = parts[1:]
+    return ".".join(parts)
+
+
 class KernelSet(Protocol):
     """What a program is run on. All calls come from one host thread, in host order.
 

@@ -12,12 +12,12 @@ import torch
 from executor.clocks import ClockLog
 from executor.cuda import CudaQueues, StreamPool, device_facts, nvtx
 from executor.gate import StartGate
-from executor.kernel_set import MissingKernel
+from executor.kernel_set import MissingKernel, kernel_name
 from executor.partition import Partitions
 from executor.production_attention import ATTENTION, Launcher
 from executor.production_moe import MOE
 from executor.production_state import ProductionState
-from executor.reference import Call, kernel_name
+from executor.reference import Call
 from schedules.program import Exchange, Op, Program, RegionKind
 from schedules.timeline import Span
 

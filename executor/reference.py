@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from executor.emulator import Emulator, Order, Starved
-from executor.kernel_set import MissingKernel, PeerLost
+from executor.kernel_set import MissingKernel, PeerLost, kernel_name
 from executor.transport import Message, Transport
 from schedules.program import Exchange, Op, Program, RegionKind
 from schedules.timeline import Span
@@ -72,16 +72,6 @@ class ExchangeKernel:
 
 
 Table = Mapping[str, Kernel | ExchangeKernel]
-
-
-def kernel_name(op: Op) -> str:
-    """The op's name without its layer and child: `gemm1` for `L3.b.gemm1`."""
-    parts = op.name.split(".")
-    if parts[0].startswith("L") and parts[0][1:].isdigit():
-        parts = parts[1:]
-    if op.child and parts[0] == op.child:
-        parts = parts[1:]
-    return ".".join(parts)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 from executor.calibrate.kernel_times import Run, Runs
 from executor.calibrate.store import Record
-from executor.reference import kernel_name
+from executor.kernel_set import kernel_name
 from models.calibration_records import work_record
 from models.work import EXCHANGE_KINDS, Work
 from schedules.program import Op

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from executor.kernel_set import kernel_name
 from executor.libraries import Scaled
 from executor.plain_layer import RankState, plain_model
 from executor.production import LAUNCHERS
@@ -18,7 +19,7 @@ from executor.production_attention import Launcher
 from executor.production_setup import relative_error
 from executor.production_state import ProductionState, empty_caches, tokens_by_child
 from executor.production_weights import dequantised, production_weights
-from executor.reference import Call, kernel_name
+from executor.reference import Call
 from models.deployment import A2A, Attention, Batch, Deployment, Fusion
 from models.routing import Routing
 from schedules.builders import build

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.sm_clock import mean_mhz
+
+pytestmark = pytest.mark.torch
 
 
 def test_the_clock_is_cycles_over_time_of_the_middle_sm() -> None:

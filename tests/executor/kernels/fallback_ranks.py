@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 
 from executor.collective_exchange import Collective
-from executor.kernel_set import MissingResource
+from executor.kernel_set import MissingResource, kernel_name
 from executor.kernels.peer_memory import PeerMemory, alone
 from executor.plain_layer import RankState, plain_model
 from executor.production_setup import relative_error
 from executor.production_state import ProductionState, empty_caches, tokens_by_child
 from executor.production_weights import production_weights
-from executor.reference import Call, kernel_name
+from executor.reference import Call
 from executor.triton_exchange import TritonExchange, open_exchange
 from executor.triton_gemm import TritonGemm
 from executor.triton_launchers import LAUNCHERS
