@@ -108,9 +108,14 @@ class Bench:
 
     def _ready(self, group: Group, schedules: Sequence[str]) -> tuple[Any, dict[str, Any]]:
         """The group's session, and a kernel set for each schedule that has run once without a graph."""
+        import torch
+
         from executor.execute import execute
 
         session = self.sessions.of(group.deployment)
+        # What earlier groups held: the allocator cannot give it back while a graph is captured.
+        gc.collect()
+        torch.cuda.empty_cache()
         sets = {}
         for name in schedules:
             sets[name] = self.sessions.kernel_set(
