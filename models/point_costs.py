@@ -103,7 +103,7 @@ class PointCosts:
         self._spreads: dict[str, list[float]] = {}
         points = tuple(points)
         self._tilings = Tilings(points)
-        self._tile_times = TileTimes(self._tilings)
+        self._tile_times = TileTimes(self._tilings, points)
         self._most_sms = max((point.sms for point in points), default=1)
         self._ratios: dict[tuple[tuple[object, ...], Coordinates], list[float]] = {}
         self._series: dict[tuple[object, ...], dict[Coordinates, float]] = {}
@@ -189,7 +189,6 @@ class PointCosts:
         ratios.append(math.log(point.ns / expected))
         self._series.setdefault(series.family, {})[at] = sum(ratios) / len(ratios)
         self._spreads.setdefault(work.kind, []).append(point.spread / 2)
-        self._tile_times.add(point)
 
     def _held(self, work: Work, grid: Grid, sms: int) -> int:
         """SMs that make a difference: a launch of few CTAs is no faster on more SMs."""

@@ -2,14 +2,15 @@
 
 The time of a tile hardly depends on the rows of the GEMM or on its columns, but on the tile's own size,
 on the depth and on how many SMs compute at once (H200: 40 to 43 us for 256 x 128 at depth 7168, from 768
-to 12288 rows). So points of one depth are read together, whatever their shape.
+to 12288 rows). So points of one depth are read together, whatever their shape, but those whose time is
+mostly HBM traffic (few rows, all weights) apart from those that compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import dist, exp, log
+from math import dist, exp, inf, log
 
 from models.kernel_names import NO_TILE, Tile
 from models.measured import MeasuredPoint
@@ -24,34 +25,44 @@ KINDS = ("gemm", "grouped_gemm_masked")
 POWER = 4
 # Fewer rows than this fill the tensor cores no less.
 MATH_ROWS = 64
+# A launch whose traffic alone takes this share of its time is bound by it.
+BOUND = 0.5
 Depth = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A point: where it lies, its tile, and the log of its time for each element of a round."""
+    """A point: where it lies, its tile, the log of its time for each element of a round, and whether HBM
+    bounds it."""
 
     key: str
     at: tuple[float, ...]
     tile: Tile
     value: float
+    streams: bool
 
 
 class TileTimes:
-    """Measured points of the kinds that are read by their tiles."""
+    """Measured points of the kinds that are read by their tiles; the most that any point draws from HBM
+    is what HBM can give."""
 
-    def __init__(self, tilings: Tilings) -> None:
+    def __init__(self, tilings: Tilings, points: Iterable[MeasuredPoint]) -> None:
         self._tilings = tilings
         self._points: dict[Depth, list[_Timed]] = {}
+        points = tuple(points)
+        self._hbm_gbps = max((p.work.hbm_bytes / p.ns for p in points), default=0.0) or inf
+        for point in points:
+            if point.work.kind in KINDS and point.tile != NO_TILE:
+                self._points.setdefault(_depth(point.work), []).append(self._timed(point))
 
-    def add(self, point: MeasuredPoint) -> None:
-        """Take a point in, if its tile is known."""
-        work = point.work
-        if work.kind in KINDS and point.tile != NO_TILE:
-            value = log(point.ns / _elements(work, point.tile, point.sms))
-            at = _place(work, point.tile, point.sms)
-            timed = _Timed(point.key, at, point.tile, value)
-            self._points.setdefault(_depth(work), []).append(timed)
+    def _timed(self, point: MeasuredPoint) -> _Timed:
+        work, tile, sms = point.work, point.tile, point.sms
+        value = log(point.ns / _elements(work, tile, sms))
+        streams = self._streams(work, point.ns)
+        return _Timed(point.key, _place(work, tile, sms), tile, value, streams)
+
+    def _streams(self, work: Work, ns: float) -> bool:
+        return work.hbm_bytes / self._hbm_gbps >= BOUND * ns
 
     def ns(self, work: Work, sms: int, without: str = "") -> tuple[float, Where] | None:
         """Time on so many SMs, *inside* where the same tile was measured; None where nothing is known.
@@ -62,7 +73,17 @@ class TileTimes:
         tile = self._tilings.tile(work, sms)
         if not known or not tile_count(work, tile):
             return None
+        computing = self._among([p for p in known if not p.streams], work, tile, sms)
+        if computing is not None and not self._streams(work, computing[0]):
+            return computing
+        return self._among([p for p in known if p.streams], work, tile, sms) or computing
+
+    def _among(
+        self, known: list[_Timed], work: Work, tile: Tile, sms: int
+    ) -> tuple[float, Where] | None:
         same = [point for point in known if point.tile == tile]
+        if not known:
+            return None
         value = _weighted(same or known, _place(work, tile, sms))
         return exp(value) * _elements(work, tile, sms), "inside" if same else "outside"
 

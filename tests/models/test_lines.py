@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,9 +78,7 @@ def test_a_size_between_points_takes_its_own_rounds_of_their_tile() -> None:
     """Sizes at which 132 SMs get tiles of 256 x 128."""
     points = [timed(m, 132, 42e3) for m in (3072, 12288)]
     assert {point.tile for point in points} == {(256, 128)}
-    times = TileTimes(Tilings(points))
-    for point in points:
-        times.add(point)
+    times = TileTimes(Tilings(points), points)
     wanted = gemm(8192, 4096, 7168, "fp8_block")
     assert deep_gemm_tile(wanted, 132) == (256, 128)
     assert is_read(times, wanted, 8 * 42e3, "inside")
@@ -89,9 +88,7 @@ def test_a_size_between_points_takes_its_own_rounds_of_their_tile() -> None:
 
 def test_another_tile_is_read_by_its_area_and_said_to_be_beyond_the_points() -> None:
     points = [timed(m, 132, 42e3) for m in (3072, 12288)]
-    times = TileTimes(Tilings(points))
-    for point in points:
-        times.add(point)
+    times = TileTimes(Tilings(points), points)
     small = gemm(128, 4096, 7168, "fp8_block")
     rows, columns = deep_gemm_tile(small, 132)
     assert (rows, columns) != (256, 128)
@@ -100,3 +97,14 @@ def test_another_tile_is_read_by_its_area_and_said_to_be_beyond_the_points() -> 
     assert times.ns(gemm(4096, 4096, 2048, "fp8_block"), 132) is None
     again = times.ns(points[0].work, 132, without=points[0].key)
     assert again is not None and again[0] == pytest.approx(points[0].ns)
+
+
+def test_a_launch_that_computes_is_not_read_from_one_that_waits_for_its_weights() -> None:
+    """Both have the tile of 256 x 128; one takes just as long as HBM needs for its bytes."""
+    waits = timed(3072, 132, 0.0)
+    bytes_ns = waits.work.hbm_bytes / 4000.0
+    points = [timed(6144, 132, 42e3), replace(waits, ns=bytes_ns)]
+    times = TileTimes(Tilings(points), points)
+    near = gemm(2944, 4096, 7168, "fp8_block")
+    assert deep_gemm_tile(near, 132) == (256, 128)
+    assert is_read(times, near, 3 * 42e3, "inside")
