@@ -2,7 +2,7 @@
 
     python -m benchmarks.pairs predict --seed 8 -o benchmarks/data/pairs_predicted_8.jsonl
     python -m benchmarks.pairs predict --seed 0 --like benchmarks/data/pairs_h200_2x.jsonl -o again.jsonl
-    python -m benchmarks.pairs compare --seed 8 benchmarks/data/pairs_h200_2x_8.jsonl \\
+    python -m benchmarks.pairs compare benchmarks/data/pairs_h200_2x_8.jsonl --seed 8 \\
         --again again.jsonl -o docs/measurements/pairs-h200-ep2.md
 
 Seed 0 stands for the pairs chosen by hand, which were measured first; with `--like` they are predicted

@@ -142,7 +142,7 @@ def document(found: Sequence[Outcome], measured: Sequence[dict[str, Any]], seed:
         f"--out benchmarks/data/pairs_h200_2x_{seed}.jsonl",
         "python -m benchmarks.pairs predict --seed 0 --like benchmarks/data/pairs_h200_2x.jsonl "
         "-o again.jsonl",
-        f"python -m benchmarks.pairs compare --seed {seed} benchmarks/data/pairs_h200_2x_{seed}.jsonl "
+        f"python -m benchmarks.pairs compare benchmarks/data/pairs_h200_2x_{seed}.jsonl --seed {seed} "
         "--again again.jsonl -o docs/measurements/pairs-h200-ep2.md",
         "```",
         "",

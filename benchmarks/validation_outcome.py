@@ -144,12 +144,14 @@ def _case(
 
 
 def clocks(entry: Mapping[str, Any], schedule: str) -> tuple[float, ...]:
-    """SM clock of each repeat on the slowest rank: counted on the GPUs, or, in older files, as rank 0's
-    driver told it at one instant; empty where neither was kept."""
-    if "sm_mhz" in entry:
-        return tuple(min(ranks) for ranks in zip(*entry["sm_mhz"][schedule], strict=True))
+    """SM clock of each repeat as the driver told it at the end of launching, on the slowest rank; of rank
+    0 in older files; empty where it was not kept."""
     told = entry.get("clocks", {}).get(schedule, ())
-    return tuple(float(sample[0]) for sample in told if sample)
+    if not told or not told[0]:
+        return ()
+    ranks = [told] if isinstance(told[0][0], int) else told
+    known = (repeat for repeat in zip(*ranks, strict=True) if all(repeat))
+    return tuple(float(min(sample[0] for sample in repeat)) for repeat in known)
 
 
 def _prediction(record: Mapping[str, Any]) -> Prediction:

@@ -182,7 +182,8 @@ def test_cases_come_from_predictions_and_measurements_by_name() -> None:
     measured = [
         {"group": "other", "makespans_ns": {}},
         {"group": "g", "makespans_ns": {"sequential": [100, 110], "tbo": [80, 84]},
-         "sm_mhz": {"tbo": [[1800.0, 1810.0], [1790.0, 1820.0]], "sequential": [[1700.0, 1710.0]]}},
+         "clocks": {"tbo": [[[1800, 9], None, [1810, 9]], [[1790, 9], [1, 9], [1820, 9]]],
+                    "sequential": [[1700, 9], [1710, 9]]}},
         {"group": "g", "hidden": {"tbo": [40, 20.5]}},
     ]  # fmt: skip
     first, overlapped = cases([record("sequential", 104, 3), record("tbo", 90, 7)], measured)

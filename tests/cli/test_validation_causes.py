@@ -11,7 +11,6 @@ from benchmarks.validation_causes import (
     Explained,
     bound_by_arithmetic,
     correlation_line,
-    machine_host,
     point_clocks,
     rows,
     with_host,
@@ -60,16 +59,24 @@ def test_only_kernels_bound_by_arithmetic_are_slowed_by_the_clock() -> None:
 
 def test_errors_that_follow_the_clock_correlate_with_it() -> None:
     found = [
-        Explained(case(1.02 / clock - 1), clock, None, 0.0, 0.001, 0.002)
+        Explained(case(1.02 / clock - 1), clock, None, 1.0, 0.0, 0.001, 0.002)
         for clock in (1.0, 1.05, 1.1, 1.15)
     ]
     assert "correlation of error" in correlation_line(found)
     assert ": -1.00; error = +2.0% -1.00 x clock" in correlation_line(found)
     assert "fewer than three" in correlation_line(found[:2])
-    eager = replace(found[0], case=case(0.5, "decode eager"))
-    table = rows([*found, eager])
-    assert "| prefill | 4 | 5.1%, 11.3% | 0.0%, 0.0% | 0.1%, 0.1% | 0.2%, 0.2% |" in table
-    assert "| decode, eager | 1 | 50.0%, 50.0% | 0.0%, 0.0% | 0.1%, 0.1% | 0.2%, 0.2% |" in table
+    eager = replace(found[0], case=case(0.5, "decode eager"), bound=2.0)
+    graph = replace(found[0], case=case(0.01, "decode"), bound=2.0)
+    table = rows([*found, eager, graph])
+    rest = "| 0.0%, 0.0% | 0.1%, 0.1% | 0.2%, 0.2% | 0.2%, 0.2% |"
+    assert f"| op by op, GPU-bound | 4 | 5.1%, 11.3% {rest}" in table
+    assert f"| op by op, host-bound | 1 | 50.0%, 50.0% {rest}" in table
+    assert f"| decode, graph | 1 | 1.0%, 1.0% {rest}" in table
+
+
+def test_a_disturbed_host_is_told_by_the_fastest_repeat() -> None:
+    slow = replace(case(0.0), times_ns=(100, 150, 160))
+    assert Explained(slow, 1.0, 0.5, 2.0, 0.0, 0.0, -0.3).against_fastest == pytest.approx(0.05)
 
 
 def test_what_was_not_timed_is_scaled_as_the_rest() -> None:
@@ -78,13 +85,3 @@ def test_what_was_not_timed_is_scaled_as_the_rest() -> None:
     assert ratio == 0.6
     assert dict(host.by_class) == {"gemm": 50, "norm": 70, "dispatch": 120, "torch": 24, "other": 9}
     assert with_host(profile, {}) == (profile, None)
-
-
-def test_the_machines_host_is_the_median_of_sequential_schedules() -> None:
-    entries = [
-        {"group": "a", "host": {"sequential": {"gemm": 10}, "tbo": {"gemm": 99}}},
-        {"group": "b", "host": {"sequential": {"gemm": 20, "norm": 5}}},
-        {"group": "b", "hidden": {}},
-        {"group": "one GPU", "host": {"sequential": {"gemm": 500}}},
-    ]
-    assert machine_host(entries, {"a", "b"}) == {"gemm": 15, "norm": 5}
