@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +18,7 @@ from ruamel.yaml.error import YAMLError
 from models.costs import ProfileCosts
 from models.errors import InputError, choices
 from models.machine import Costs, Fabric, Gaps, HostCosts, Interference, Machine, SmResources
-from models.measured import read_points
+from models.measured import MeasuredPoint, read_points
 from models.point_costs import PointCosts
 from models.profile_schema import ProfileFile
 from models.tables import Point, read_table
@@ -37,6 +37,17 @@ class Layer:
     content: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Files:
+    """What was read of a profile; what has the same path and bytes is the same."""
+
+    path: Path
+    sha256: str
+    profile: ProfileFile = field(compare=False)
+    tables: Mapping[str, tuple[Point, ...]] = field(compare=False)
+    points: tuple[MeasuredPoint, ...] | None = field(compare=False)
+
+
 def library_machines() -> tuple[str, ...]:
     """Names that `load_machine` knows, sorted."""
     return tuple(sorted(path.stem for path in _LIBRARY.glob("[!_]*.yaml")))
@@ -50,7 +61,12 @@ def load_machine(name: str | Path) -> Machine:
     """
     layers = _layers(_locate(name), ())
     profile = _validated(layers)
-    return _machine(profile, layers, _tables(profile, layers))
+    tables = _tables(profile, layers)
+    points = None
+    if profile.points is not None:
+        points = read_points(_points_path(profile.points.file, layers))
+    path, sha256 = layers[-1].path, _sha256(profile, layers)
+    return _machine(_Files(path, sha256, profile, tables, points))
 
 
 def load_profile(name: str | Path) -> tuple[ProfileFile, dict[str, tuple[Point, ...]]]:
@@ -204,16 +220,17 @@ def _sha256(profile: ProfileFile, layers: tuple[Layer, ...]) -> str:
     return digest.hexdigest()
 
 
-def _machine(
-    profile: ProfileFile, layers: tuple[Layer, ...], tables: Mapping[str, tuple[Point, ...]]
-) -> Machine:
+@lru_cache(maxsize=16)
+def _machine(read: _Files) -> Machine:
+    """The machine, which remembers the prices that it was asked for: once for the same files."""
+    profile = read.profile
     gpu, fabric, sm, gaps = profile.gpu, profile.fabric, profile.sm, profile.gaps
     near = profile.interference
     return Machine(
         name=profile.name,
         num_sms=gpu.sms,
         hbm_gib=gpu.hbm_gib,
-        costs=_costs(profile, layers, tables),
+        costs=_costs(read),
         host=HostCosts(tuple(sorted(profile.host.ns.items())), profile.host.error),
         fabric=Fabric(
             fabric.gpus_per_node,
@@ -238,7 +255,7 @@ def _machine(
         gaps=Gaps(**gaps.model_dump(exclude={"source"})),
         sm=SmResources(**sm.model_dump(exclude={"source"})),
         compute_capability=gpu.compute_capability,
-        profile_sha256=_sha256(profile, layers),
+        profile_sha256=read.sha256,
         grids=tuple(
             (kind, Grid(kind=entry.grid, gang=entry.gang))
             for kind, entry in sorted(profile.kernels.items())
@@ -251,19 +268,17 @@ def _machine(
     )
 
 
-def _costs(
-    profile: ProfileFile, layers: tuple[Layer, ...], tables: Mapping[str, tuple[Point, ...]]
-) -> Costs:
+def _costs(read: _Files) -> Costs:
     """Measured points over tables and forms, where the profile has points. Those held out took part in
     no fit and no error, which are stated by now; as times they count like the others."""
-    costs = ProfileCosts(profile, tables)
-    if profile.points is None:
+    profile = read.profile
+    costs = ProfileCosts(profile, read.tables)
+    if profile.points is None or read.points is None:
         return costs
-    points = read_points(_points_path(profile.points.file, layers))
     grids = {
         kind: Grid(kind=entry.grid, gang=entry.gang) for kind, entry in profile.kernels.items()
     }
-    return PointCosts(costs, points, grids, profile.points.errors, profile.points.repeat)
+    return PointCosts(costs, read.points, grids, profile.points.errors, profile.points.repeat)
 
 
 def _points_path(file: str, layers: tuple[Layer, ...]) -> Path:
