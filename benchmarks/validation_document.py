@@ -24,19 +24,21 @@ Chosen = tuple[str, list[Case]]
 
 def parts(found: Iterable[Case]) -> list[Chosen]:
     """The cases by what is known of them beforehand and what they overlap; empty parts left out."""
-    kinds: list[tuple[str, Callable[[Case], bool]]] = [
+    groups: list[tuple[str, Callable[[Case], bool]]] = [
         ("unseen, two GPUs", lambda c: c.unseen and c.ranks == 2),
         ("unseen, one GPU", lambda c: c.unseen and c.ranks == 1),
         ("seen, two GPUs", lambda c: not c.unseen),
     ]
     whole = list(found)
     made = []
-    for title, kind in kinds:
-        own = [c for c in whole if kind(c)]
+    for title, belongs in groups:
+        own = [c for c in whole if belongs(c)]
         made += [
             (f"{title}: overlapped", [c for c in own if c.overlapped]),
             (f"{title}: sequential, baseline", [c for c in own if not c.overlapped]),
         ]
+    for name in kinds(whole):
+        made.append((f"unseen: {name}", [c for c in whole if c.unseen and c.kind == name]))
     made.append(("unseen: communication hidden", [c for c in whole if c.unseen and c.hides]))
     made.append(("all: communication hidden", [c for c in whole if c.hides]))
     return [(title, chosen) for title, chosen in made if chosen]
@@ -98,7 +100,7 @@ def predictors(found: Sequence[Case]) -> list[str]:
 
 def by_kind(found: Sequence[Case]) -> list[str]:
     """Where each predictor is right: median error by what limits a case."""
-    names = sorted({c.kind for c in found}, reverse=True)
+    names = kinds(found)
     chosen = [[c for c in found if c.kind == name] for name in names]
     heads = [f"{name} ({len(own)})" for name, own in zip(names, chosen, strict=True)]
     rows = [f"| predictor | {' | '.join(heads)} |", f"|{' --- |' * (len(names) + 1)}"]
@@ -273,23 +275,39 @@ def _parts_of_predictors(overlapped: Sequence[Case]) -> Iterator[str]:
 
 def readme_block(found: Sequence[Case]) -> str:
     """README's table: what an undecided user needs to know, with the command that makes it."""
-    rows = [
-        "| | cases | layer time off by, median | 90th percentile | gain over sequential off by, median "
-        "| right sign |",
-        "| --- | --- | --- | --- | --- | --- |",
+    chosen = [c for c in found if c.unseen] or list(found)
+    overlapped = [c for c in chosen if c.overlapped]
+    parts_of = [
+        *(
+            (f"overlapped, {name}", [c for c in overlapped if c.kind == name])
+            for name in kinds(overlapped)
+        ),
+        ("overlapped, all", overlapped),
+        ("sequential and baseline", [c for c in chosen if not c.overlapped]),
     ]
-    for title, chosen in parts(found):
-        gains = [c for c in chosen if c.schedule != "sequential"]
+    rows = [
+        "| | cases | time off by, median | 90th percentile | a plain sum, median "
+        "| gain over sequential off by, median | right sign |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for title, own in parts_of:
+        gains = [c for c in own if c.schedule != "sequential"]
         if not gains:
             continue
-        errors = sorted(abs(c.error) for c in chosen)
+        errors = sorted(abs(c.error) for c in own)
         off = median(abs(c.predicted_gain - c.gain) for c in gains)
         clear = [c for c in gains if c.apart]
         rows.append(
-            f"| {title} | {len(chosen)} | {median(errors):.1%} | {percentile(errors, 0.9):.1%} "
-            f"| {100 * off:.1f} points | {sum(c.right for c in clear)} of {len(clear)} |"
+            f"| {title} | {len(own)} | {median(errors):.1%} | {percentile(errors, 0.9):.1%} "
+            f"| {median(abs(_off(c, 'sum')) for c in own):.1%} | {100 * off:.1f} points "
+            f"| {sum(c.right for c in clear)} of {len(clear)} |"
         )
     return "\n".join([*rows, "", f"`{COMMAND}`"])
+
+
+def kinds(found: Iterable[Case]) -> list[str]:
+    """What limits the cases, each once."""
+    return sorted({c.kind for c in found}, reverse=True)
 
 
 def with_block(text: str, block: str) -> str:

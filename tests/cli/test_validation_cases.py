@@ -199,7 +199,7 @@ def test_cases_come_from_predictions_and_measurements_by_name() -> None:
 
 def test_readmes_table_is_renewed_between_its_marks() -> None:
     block = readme_block([case("tbo", 100, 104, (120, 120), noise=5)])
-    assert "| 1 | 3.8% | 3.8% |" in block
+    assert "| overlapped, all | 1 | 3.8% | 3.8% | 99.0% |" in block
     once = with_block(f"a\n{BEGIN}\nold\n{END}\nz\n", block)
     assert "old" not in once
     assert with_block(once, block) == once
