@@ -50,6 +50,7 @@ def test_records_on_disk_become_a_profile_that_loads(tmp_path: Path) -> None:
     assert store.exists()
 
 
+@pytest.mark.torch
 def test_without_a_gpu_the_message_says_so(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
