@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -22,6 +22,7 @@ from models.calibrated_interference import (
 from models.calibrated_kernels import add_footprints, add_kinds, add_tails
 from models.calibration_records import Records
 from models.costs import peaks_of
+from models.drift import drifts
 from models.errors import InputError
 from models.fit import Timed, fit_form
 from models.kernel_launches import launches_of
@@ -51,8 +52,18 @@ class Calibrated:
     pairs: tuple[HeldOut, ...]
 
 
-def calibrated(records: Records, *, name: str, base: str, seed: int, source: str) -> Calibrated:
-    """The profile called `name` over the library's `base`. Needs scipy; ValueError without a point."""
+def calibrated(
+    records: Records,
+    *,
+    name: str,
+    base: str,
+    seed: int,
+    source: str,
+    earlier: Sequence[MeasuredPoint] = (),
+) -> Calibrated:
+    """The profile called `name` over the library's `base`, which repeats as it differs from the `earlier`
+    points of another calibration. Needs scipy; ValueError without a point, InputError where none of the
+    earlier ones is measured again."""
     if not records.points:
         raise ValueError("a calibration without a single point makes no profile")
     profile, _ = load_profile(base)
@@ -74,6 +85,7 @@ def calibrated(records: Records, *, name: str, base: str, seed: int, source: str
     content["points"] = {
         "file": points_file,
         "held_seed": seed,
+        **_repeat(records.points, earlier),
         "errors": between_errors(records.points, below, profile),
         "clocks": _clocks(records),
         "source": source,
@@ -114,6 +126,16 @@ def _add_figures(content: dict[str, Any], records: Records, source: str) -> None
             "error": rounded(records.host_error),
             "source": source,
         }
+
+
+def _repeat(points: Sequence[MeasuredPoint], earlier: Sequence[MeasuredPoint]) -> dict[str, float]:
+    """What nine in ten of the points that both calibrations measured differ by less than."""
+    if not earlier:
+        return {}
+    rows = drifts(earlier, points)
+    if not rows:
+        raise InputError("calibrate", "against", "none of these points", "a point that is in both")
+    return {"repeat": round(rows[-1].p90, 4)}
 
 
 def host_costs(measured: Mapping[str, int]) -> dict[str, int]:

@@ -40,8 +40,9 @@ class Slowed:
 
 @dataclass
 class Records:
-    """All records of one calibration, sorted out. `gaps_ns` and `host_ns` are medians; `machine` is
-    what the GPU and the libraries call themselves."""
+    """All records of one calibration, sorted out. `gaps_ns` and `host_ns` are medians, `host_error` the
+    relative spread of the host's times over the tasks; `machine` is what the GPU and the libraries call
+    themselves."""
 
     points: tuple[MeasuredPoint, ...] = ()
     slowed: tuple[Slowed, ...] = ()
@@ -105,19 +106,21 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
     beside = _beside_each_other(slowed)
     result.slowed = tuple(_slowed(r, seed, result.hbm_gbps, source) for r in beside)
     result.host_ns = {name: round(median(values)) for name, values in sorted(host.items())}
-    result.host_error = _middle_half(host.values())
+    result.host_error = _spread_over_tasks(host.values())
     if trace_gaps and "stream" in result.gaps_ns:
         result.gaps_ns = seen_by_profiler(result.gaps_ns, median(trace_gaps))
     result.throttled = tuple(sorted(reasons))
     return result
 
 
-def _middle_half(groups: Iterable[list[float]]) -> float:
-    """Half of the range of the middle half of each group over its median; the median of all groups."""
+def _spread_over_tasks(groups: Iterable[list[float]]) -> float:
+    """Half of the range from the 10th to the 90th percentile of each kind's times over their median; the
+    median of all kinds. A task has one time of a kind, the median of its launches: a host changes its
+    speed from one minute to the next, and all kinds with it."""
     halves = []
     for values in groups:
         ordered, last = sorted(values), len(values) - 1
-        spread = ordered[round(0.75 * last)] - ordered[round(0.25 * last)]
+        spread = ordered[round(0.9 * last)] - ordered[round(0.1 * last)]
         halves.append(spread / 2 / median(ordered))
     return median(halves) if halves else 0.0
 

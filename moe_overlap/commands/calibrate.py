@@ -14,6 +14,7 @@ from moe_overlap.errors import MachineLacks, Refused, RunFailed
 if TYPE_CHECKING:
     from executor.job import GpuSet
     from models.calibrated_profile import Calibrated
+    from models.measured import MeasuredPoint
 
 ProfileOption = Annotated[
     Path, typer.Option("-o", "--output", help="Profile to write (YAML).", show_default=False)
@@ -31,6 +32,14 @@ BaseOption = Annotated[
 RecordsOption = Annotated[
     Path | None,
     typer.Option("--records", help="File of raw records; goes on from what it holds."),
+]
+AgainstOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--against",
+        help="Points (.csv) of another calibration: how far both differ is stated as the least "
+        "uncertainty of a point.",
+    ),
 ]
 SeedOption = Annotated[
     int, typer.Option("--seed", min=0, help="Seed of the hold-out and of weights.")
@@ -60,6 +69,7 @@ def calibrate(
     gpus: GpusOption = 0,
     base: BaseOption = "",
     records: RecordsOption = None,
+    against: AgainstOption = None,
     seed: SeedOption = 0,
     prefill: PrefillOption = "deepseek-v3-h200-ep2-prefill",
     decode: DecodeOption = "deepseek-v3-h200-ep2-decode",
@@ -73,12 +83,13 @@ def calibrate(
     target = writable(output)
     store = records or target.with_suffix(".records.jsonl")
     _require_fit_library()
+    earlier = _points(against)
     failed: tuple[str, ...] = ()
     if minutes:
         scenarios = {"prefill": prefill, "decode": decode}
         asked = Asked(scenarios, minutes, quick, seed, compile_ahead, _on_gpu(kernels), base)
         failed = _measured(store, gpus, asked)
-    made = _fitted(store, target, base, seed)
+    made = _fitted(store, target, base, seed, earlier)
     write_beside(writable(target.with_name(made.points_file)), made.points)
     write_beside(target, made.profile)
     console = stdout()
@@ -159,7 +170,15 @@ def _measured(store: Path, gpus: int, asked: Asked) -> tuple[str, ...]:
             raise RunFailed(str(error)) from error
 
 
-def _fitted(store: Path, target: Path, base: str, seed: int) -> Calibrated:
+def _points(file: Path | None) -> tuple[MeasuredPoint, ...]:
+    from models.measured import read_points
+
+    return read_points(file) if file else ()
+
+
+def _fitted(
+    store: Path, target: Path, base: str, seed: int, earlier: tuple[MeasuredPoint, ...]
+) -> Calibrated:
     from executor.calibrate.store import Store
     from executor.kernel_set import ExecutorError
     from models.calibrated_profile import base_profile, calibrated
@@ -181,6 +200,7 @@ def _fitted(store: Path, target: Path, base: str, seed: int) -> Calibrated:
         base=base or base_profile(device, ranks),
         seed=seed,
         source=_source(records.machine),
+        earlier=earlier,
     )
 
 

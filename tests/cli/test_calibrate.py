@@ -96,3 +96,10 @@ def test_validate_refuses_a_profile_of_another_gpu(tmp_path: Path) -> None:
     assert "--other-gpu" in str(done.exception)
     done = RUN.invoke(app, [*asked, "--profile", "h100-8x-ib", "--other-gpu"])
     assert "--other-gpu" not in str(done.exception)
+
+
+def test_points_of_another_calibration_must_be_readable(tmp_path: Path) -> None:
+    asked = ["calibrate", "-o", str(tmp_path / "mine.yaml"), "--minutes", "0"]
+    done = RUN.invoke(app, [*asked, "--against", str(tmp_path / "none.points.csv")])
+    assert isinstance(done.exception, InputError)
+    assert "none.points.csv" in str(done.exception)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,29 @@ def test_directions_and_sms_of_an_exchange_have_their_own_coefficients(tmp_path:
     for (exchange, sms), c1 in laws.items():
         assert rules.coefficients("normal", exchange, sms)[1] == pytest.approx(c1, abs=0.02)
     assert {entry.name for entry in made.pairs} >= {"normal dispatch", "normal combine"}
+
+
+def test_the_hosts_error_is_how_far_tasks_are_apart() -> None:
+    """Of eleven tasks the second slowest and the second fastest are 80 and 130 us, the middle one 100."""
+    gemms = (70, 80, 85, 90, 95, 100, 105, 110, 120, 130, 400)
+    host = [{"what": "host", "class": "gemm", "ns": 1000.0 * us} for us in gemms]
+    given = sorted_out(records(np.random.default_rng(1))[4:] + host, SEED, SOURCE)
+    assert given.host_ns["gemm"] == 100_000
+    assert given.host_error == pytest.approx(0.25)
+
+
+def test_what_another_calibration_differs_by_is_stated(tmp_path: Path) -> None:
+    given = sorted_out(records(np.random.default_rng(1)), SEED, SOURCE)
+    slower = [replace(point, ns=point.ns / 1.04) for point in given.points]
+    made = calibrated(given, name="mine", base=BASE, seed=SEED, source=SOURCE, earlier=slower[:10])
+    assert "repeat: 0.04\n" in made.profile
+    point = given.points[0]
+    machine = load_machine(written(made, tmp_path))
+    cost = machine.costs.alone(point.work, STATIC, point.sms)
+    assert cost.rel_error >= 0.04
+    other = [replace(point, sms=7) for point in slower]
+    with pytest.raises(InputError, match="against"):
+        calibrated(given, name="mine", base=BASE, seed=SEED, source=SOURCE, earlier=other)
 
 
 def test_footprints_are_taken_where_an_sm_offers_them(machine: Machine) -> None:
