@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 
-from benchmarks.validation import PREDICTED, read
+from benchmarks.validation import DATA, PREDICTED, compared, read
 from benchmarks.validation_cases import CASES, UNSEEN, groups
 from benchmarks.validation_document import (
     BEGIN,
@@ -31,6 +32,7 @@ from models.profile import load_machine
 from moe_overlap.gated import GATE, gated, makespan_ns, predicted
 from moe_overlap.uncertain import Prediction
 
+ROOT = Path(__file__).parents[2]
 GROUPS = tuple(groups(CASES))
 FRESH = tuple(groups(UNSEEN))
 
@@ -216,3 +218,11 @@ def test_plain_predictors_add_up_what_does_not_overlap() -> None:
     assert alike["sum"] == alike["max"] == alike["SM share"] > alike["roofline"]
     overlapped = by_plain(group, "tbo", machine)
     assert overlapped["max"] < overlapped["sum"]
+
+
+def test_the_page_and_readmes_table_are_what_the_data_say(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text((ROOT / "README.md").read_text(encoding="utf-8"))
+    page = compared(PREDICTED, DATA / "validation_h200_2x.jsonl", readme)
+    assert page == (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    assert readme.read_text(encoding="utf-8") == (ROOT / "README.md").read_text(encoding="utf-8")
