@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.validation import DATA, PREDICTED, compared, read
-from benchmarks.validation_cases import CASES, UNSEEN, groups
+from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 from benchmarks.validation_document import (
     BEGIN,
     END,
@@ -33,12 +34,16 @@ from moe_overlap.gated import GATE, gated, makespan_ns, predicted
 from moe_overlap.uncertain import Prediction
 
 ROOT = Path(__file__).parents[2]
-GROUPS = tuple(groups(CASES))
-FRESH = tuple(groups(UNSEEN))
 
 
-@pytest.mark.parametrize("chosen", [GROUPS, FRESH], ids=["seen", "unseen"])
-def test_the_cases_are_as_many_and_as_different_as_promised(chosen: Any) -> None:
+@cache
+def known(path: Path) -> tuple[Group, ...]:
+    return tuple(groups(path))
+
+
+@pytest.mark.parametrize("path", [CASES, UNSEEN], ids=["seen", "unseen"])
+def test_the_cases_are_as_many_and_as_different_as_promised(path: Path) -> None:
+    chosen = known(path)
     found = [(group, name) for group in chosen for name in group.schedules]
     assert len(found) >= 24
     for phase in ("prefill", "decode"):
@@ -55,31 +60,31 @@ def test_the_cases_are_as_many_and_as_different_as_promised(chosen: Any) -> None
 
 
 def test_unseen_cases_hold_one_gpu_too_and_are_what_the_seed_draws() -> None:
-    one = [group for group in FRESH if group.ranks == 1]
+    one = [group for group in known(UNSEEN) if group.ranks == 1]
     assert len({group.batch.tokens for group in one}) >= 3
     assert {group.launch for group in one} == {None, "eager"}
     for group in one:
         assert {"sequential", "baseline", "tbo", "sbo.v3"} == set(group.schedules)
         assert group.deployment.experts_per_rank == 64
-    seen = {(g.batch.phase, g.batch.tokens) for g in GROUPS}
-    assert not seen & {(g.batch.phase, g.batch.tokens) for g in FRESH}
+    seen = {(g.batch.phase, g.batch.tokens) for g in known(CASES)}
+    assert not seen & {(g.batch.phase, g.batch.tokens) for g in known(UNSEEN)}
     assert "\n".join(lines(8)) + "\n" == UNSEEN.read_text(encoding="utf-8")
 
 
 def test_the_committed_predictions_are_of_these_cases() -> None:
-    wanted = [(g.name, name) for g in (*FRESH, *GROUPS) for name in g.schedules]
+    wanted = [(g.name, name) for g in (*known(UNSEEN), *known(CASES)) for name in g.schedules]
     assert [(r["group"], r["schedule"]) for r in read(PREDICTED)] == wanted
 
 
 def test_no_batch_nor_half_of_it_is_on_the_calibrations_grid() -> None:
     grid = {*PREFILL_TOKENS, *DECODE_TOKENS}
-    for group in (*GROUPS, *FRESH):
+    for group in (*known(CASES), *known(UNSEEN)):
         tokens = group.batch.tokens[0]
         assert not {tokens, tokens // 2} & grid
 
 
 def test_the_gate_holds_every_stream_and_is_no_part_of_the_makespan() -> None:
-    group = next(group for group in GROUPS if group.name == "decode 32 tokens")
+    group = next(group for group in known(CASES) if group.name == "decode 32 tokens")
     machine = load_machine("h200-2x-nvlink")
     timeline = predicted(group.program("tbo", eager=True), machine)
     gate_end = max(span.end_ns for span in timeline.spans if span.op == GATE)
@@ -89,7 +94,7 @@ def test_the_gate_holds_every_stream_and_is_no_part_of_the_makespan() -> None:
 
 
 def test_a_host_that_is_ahead_does_not_show_behind_the_gate() -> None:
-    group = next(group for group in GROUPS if group.name == "decode 32 tokens")
+    group = next(group for group in known(CASES) if group.name == "decode 32 tokens")
     machine = load_machine("h200-2x-nvlink")
     free = replace(machine, host=HostCosts(tuple((name, 0) for name, _ in machine.host.by_class)))
     program = replace(group, layers=1).program("sequential", eager=True)
@@ -212,7 +217,7 @@ def test_readmes_table_is_renewed_between_its_marks() -> None:
 
 
 def test_plain_predictors_add_up_what_does_not_overlap() -> None:
-    group = next(group for group in GROUPS if group.name == "decode 64 tokens")
+    group = next(group for group in known(CASES) if group.name == "decode 64 tokens")
     machine = load_machine("h200-2x-nvlink")
     alike = by_plain(group, "sequential", machine)
     assert alike["sum"] == alike["max"] == alike["SM share"] > alike["roofline"]
