@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from models.lines import Lines, Timed
+from models.lines import ON_ALL_SMS, Lines, Timed
 from models.machine import Cost, CostLabel, Costs, Footprint
 from models.measured import BY_BYTES, MeasuredPoint
 from models.tables import Where
@@ -169,9 +169,15 @@ class PointCosts:
         return self._expected(work, grid, sms) * math.exp(reading.value), reading.where
 
     def _expected(self, work: Work, grid: Grid, sms: int) -> float:
-        """ns without the points' own ratios: along the family's line, or by the profile below."""
+        """ns without the points' own ratios: along the family's line, or by the profile below, which
+        also says how much longer it takes on fewer SMs than a line knows."""
         along = self._lines.ns(series_of(work).family, work, sms)
-        return float(self._base.alone(work, grid, sms).ns) if along is None else along
+        if along is not None and (work.kind not in ON_ALL_SMS or sms == self._most_sms):
+            return along
+        below = float(self._base.alone(work, grid, sms).ns)
+        if along is None:
+            return below
+        return along * below / self._base.alone(work, grid, self._most_sms).ns
 
     def _error(self, kind: str, where: Where, below: Cost) -> float:
         spread = max(self._repeat, median(self._spreads[kind]))

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from models.attention_counts import plain_attention
 from models.counts import elementwise, gemm
 from models.deep_gemm import deep_gemm_tile
 from models.kernel_names import NO_TILE
 from models.lines import Lines
 from models.measured import MeasuredPoint, read_points
-from models.point_costs import series_of
+from models.point_costs import PointCosts, series_of
+from models.profile import load_machine
+from models.sequences import SequenceSums
 from models.tile_times import TileTimes
 from models.tiling import Tilings, rounds
-from models.work import Work, work
+from models.work import Grid, Work, work
 
 LIBRARY = Path(__file__).parents[2] / "models" / "library" / "hardware"
 
@@ -51,6 +54,30 @@ def test_too_few_points_make_no_line() -> None:
     assert lines.ns(family, transfer(2000), 8) is None
     norm = elementwise("norm", 8, 7168, 8, 8)
     assert lines.ns(series_of(norm).family, norm, 132) is None
+
+
+def attention(sequences: int, length: int) -> Work:
+    tokens, pairs = sequences * length, sequences * length * (length + 1) // 2
+    return plain_attention(SequenceSums(sequences, tokens, tokens, pairs), 128, 192, 128)
+
+
+def test_short_sequences_have_more_tokens_for_each_pair() -> None:
+    """150 ns a token and 0.1 a pair, known from long sequences alone."""
+
+    def ns(of: Work) -> float:
+        sizes = dict(of.dims)
+        return 150.0 * sizes["tokens"] + 0.1 * sizes["pairs"]
+
+    known = [attention(s, n) for s, n in ((1, 768), (1, 1536), (2, 1536), (3, 2048), (6, 2048))]
+    points = [MeasuredPoint(of, 132, ns(of)) for of in known]
+    grid = Grid(kind="dynamic")
+    base = load_machine("h200-2x-nvlink").costs
+    costs = PointCosts(base, points, {"attention_prefill": grid}, {})
+    for wanted in (attention(13, 704), attention(4, 1280)):
+        assert costs.alone(wanted, grid, 132).ns == pytest.approx(ns(wanted), rel=0.01)
+        longer = base.alone(wanted, grid, 66).ns / base.alone(wanted, grid, 132).ns
+        assert costs.alone(wanted, grid, 66).ns == pytest.approx(longer * ns(wanted), rel=0.01)
+        assert longer > 1.5
 
 
 @pytest.mark.parametrize("profile", ["h200-2x-nvlink-measured", "h200-1x-measured"])
