@@ -28,10 +28,10 @@ LARGEST_ERROR = 0.02
 
 @dataclass(frozen=True)
 class Form:
-    """A kernel and what it does: 64-row parts and columns of a tile, stages; what is left out."""
+    """A kernel and what it does: rows of a tile, stages; what is left out."""
 
     name: str
-    parts: tuple[int, int]
+    rows: int
     stages: int
     scaled: bool = True
     loads: bool = True
@@ -48,27 +48,21 @@ class Form:
     @property
     def bytes_asked(self) -> int:
         """Bytes that all tiles ask L2 for; 0 without loads."""
-        rows, columns = 64 * self.parts[0], 128 * self.parts[1]
-        tiles = CASE.experts * CASE.rows * CASE.n // (rows * columns)
-        return tiles * (rows + columns) * CASE.k * (2 if self.bf16 else 1) * self.loads
+        tiles = CASE.experts * CASE.rows * CASE.n // (self.rows * 128)
+        return tiles * (self.rows + 128) * CASE.k * (2 if self.bf16 else 1) * self.loads
 
 
-SQUARE = Form("128 x 128", (2, 1), 6)
-WIDE = Form("128 x 256", (2, 2), 4)
+PLAIN = Form("plain 128 x 128", 128, 4, specialised=False)
+OURS = Form("specialised", 128, 6)
 FORMS = (
-    Form("plain 128 x 128", (2, 1), 4, specialised=False),
-    Form("plain 128 x 128, unscaled", (2, 1), 4, scaled=False, specialised=False),
-    Form("plain 64 x 128, two an SM", (1, 1), 4, specialised=False, per_sm=2, warps=4),
-    SQUARE,
-    WIDE,
-    Form("256 x 128", (4, 1), 4),
-    *(replace(form, name=f"{form.name}, unscaled", scaled=False) for form in (SQUARE, WIDE)),
-    *(replace(form, name=f"{form.name}, no loads", loads=False) for form in (SQUARE, WIDE)),
-    *(
-        replace(form, name=f"{form.name}, unscaled, no loads", scaled=False, loads=False)
-        for form in (SQUARE, WIDE)
-    ),
-    replace(WIDE, name="128 x 256, bf16", scaled=False, bf16=True),
+    PLAIN,
+    replace(PLAIN, name="plain, unscaled", scaled=False),
+    Form("plain 64 x 128, two an SM", 64, 4, specialised=False, per_sm=2, warps=4),
+    OURS,
+    replace(OURS, name="specialised, unscaled", scaled=False),
+    replace(OURS, name="specialised, no loads", loads=False),
+    replace(OURS, name="specialised, unscaled, no loads", scaled=False, loads=False),
+    replace(OURS, name="specialised, bf16", scaled=False, bf16=True),
 )
 
 
@@ -81,21 +75,19 @@ def launcher(form: Form, inputs: Inputs) -> Callable[[], None]:
     sizes = (x.shape[0], CASE.n, CASE.k, 0, *inputs.x[1].stride())
     shared = {"MASKED": False, "SIGNAL": 0, "BY_ROWS": True, "STAGES": form.stages}
     rest = (inputs.out, inputs.groups, inputs.groups)
-    rows, columns = 64 * form.parts[0], 128 * form.parts[1]
 
     def specialised() -> None:
         specialised_gemm_kernel[(SMS,)](
             gemm.swizzled(x, 64, block_k), inputs.x[1], gemm.swizzled(w, 128, block_k),
             inputs.w[1], *rest, 1, *sizes, SCALED=form.scaled, LOADS=form.loads,
-            M_PARTS=form.parts[0], N_PARTS=form.parts[1], num_warps=4,
-            maxnreg=gemm.SPECIALISED_REGISTERS, **shared,
+            num_warps=4, maxnreg=gemm.SPECIALISED_REGISTERS, **shared,
         )  # fmt: skip
 
     def plain() -> None:
         grouped_gemm_kernel[(SMS * form.per_sm,)](
-            TensorDescriptor.from_tensor(x, [rows, block_k]), inputs.x[1],
-            TensorDescriptor.from_tensor(w, [columns, block_k]), inputs.w[1], *rest, CASE.experts,
-            *sizes, FP8=form.scaled, BLOCK_M=rows, BLOCK_N=columns, BLOCK_K=block_k, GROUPS=16,
+            TensorDescriptor.from_tensor(x, [form.rows, block_k]), inputs.x[1],
+            TensorDescriptor.from_tensor(w, [128, block_k]), inputs.w[1], *rest, CASE.experts,
+            *sizes, FP8=form.scaled, BLOCK_M=form.rows, BLOCK_N=128, BLOCK_K=block_k, GROUPS=16,
             num_warps=form.warps, **shared,
         )  # fmt: skip
 

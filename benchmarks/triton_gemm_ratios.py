@@ -18,8 +18,6 @@ TILINGS = (
     Tiling(128, 128, 128, 4, 8),
     Tiling(64, 128, 128, 6, 4),
     Tiling(128, 128, stages=6, specialised=True),
-    Tiling(128, 256, stages=4, specialised=True),
-    Tiling(256, 128, stages=4, specialised=True),
 )
 BUDGETS = (132, 120, 108, 66)
 

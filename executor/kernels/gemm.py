@@ -22,7 +22,7 @@ Operand = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 Grain = Literal["rows", "experts"]
 FP8 = torch.float8_e4m3fn
 FP8_COLUMNS = (32, 64, 128)
-SPECIALISED = ((128, 128), (128, 256), (256, 128))
+SPECIALISED = (128, 128)
 ROWS, COLUMNS = 64, 128
 HOPPER = 9
 # 12 warps of 168 registers, rounded to the 8 that registers are given out in, fill an SM's 65536.
@@ -143,8 +143,7 @@ def _launch(
         tiles = (swizzled(flat, ROWS, block_k), swizzled(columns, COLUMNS, block_k))
         specialised_gemm_kernel[(num_sms,)](
             tiles[0], scales, tiles[1], w_scales, out, groups, words, experts if masked_rows else 1,
-            *sizes, SCALED=fp8, M_PARTS=tiling.block_m // ROWS, N_PARTS=tiling.block_n // COLUMNS,
-            LOADS=True, num_warps=4, maxnreg=SPECIALISED_REGISTERS, **shared,
+            *sizes, SCALED=fp8, LOADS=True, num_warps=4, maxnreg=SPECIALISED_REGISTERS, **shared,
         )  # fmt: skip
         return
     block_k = block_k * tiling.block_k // 128
@@ -184,8 +183,8 @@ def _check(x: Operand, w: Operand, num_sms: int, tiling: Tiling) -> None:
 def _check_tiling(tiling: Tiling, values: torch.Tensor) -> None:
     if tiling.specialised:
         tile = (tiling.block_m, tiling.block_n)
-        if tile not in SPECIALISED:
-            raise ExecutorError(f"grouped GEMM: specialised tile {tile}; {SPECIALISED} are allowed")
+        if tile != SPECIALISED:
+            raise ExecutorError(f"grouped GEMM: specialised tile {tile}; {SPECIALISED} is allowed")
         if not is_hopper(values.device):
             raise ExecutorError("grouped GEMM: a specialised tiling needs compute capability 9")
     elif values.dtype == FP8 and tiling.block_n not in FP8_COLUMNS:

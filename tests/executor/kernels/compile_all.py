@@ -84,12 +84,12 @@ def tiles(dtype: str, rows: int, columns: int) -> str:
     return f"tensordesc<{dtype}[{rows}, {columns}],{layout!r}>"
 
 
-def specialised(fp8: bool, masked: bool, parts: tuple[int, int], stages: int) -> str:
+def specialised(fp8: bool, masked: bool, stages: int) -> str:
     """A specialised grouped GEMM with signals if masked."""
     k, dtype = 128 if fp8 else 64, "fp8e4nv" if fp8 else "bf16"
     constants = {
         "MASKED": masked, "SCALED": fp8, "SIGNAL": int(masked), "BY_ROWS": masked,
-        "M_PARTS": parts[0], "N_PARTS": parts[1], "STAGES": stages, "LOADS": True,
+        "STAGES": stages, "LOADS": True,
     }  # fmt: skip
     types = {"x": tiles(dtype, 64, k), "w": tiles(dtype, 128, k)}
     if not fp8:
@@ -120,10 +120,9 @@ def everything() -> list[str]:
         gemm(True, False, (64, 128), 6),
         gemm(True, True, (64, 64), 8),
         gemm(False, False, (128, 128), 4),
-        specialised(True, True, (2, 1), 6),
-        specialised(True, False, (2, 2), 4),
-        specialised(True, True, (4, 1), 4),
-        specialised(False, False, (2, 2), 4),
+        specialised(True, True, 6),
+        specialised(True, False, 6),
+        specialised(False, False, 6),
         *attention(False),
         *attention(True),
         compiled(low.dispatch_send_kernel, {"SLOTS": 8, "FP8": True, "GROUPS": 64}, 4),

@@ -15,8 +15,7 @@ EXPERTS, ROWS, N, K = 4, 96, 384, 256
 SMALL = Tiling(block_m=64)
 SPECIALISED = (
     Tiling(128, 128, stages=6, specialised=True),
-    Tiling(128, 256, stages=4, specialised=True),
-    Tiling(256, 128, stages=4, specialised=True),
+    Tiling(128, 128, stages=3, specialised=True),
 )
 COUNTS = ([70, 0, 1, 96], [0, 0, 0, 0], [0, 64, 0, 0])
 
@@ -183,7 +182,9 @@ def test_tilings_that_a_kernel_lacks_are_refused() -> None:
     counts = torch.zeros(EXPERTS, dtype=torch.int32)
     with pytest.raises(ExecutorError, match=r"block_n 256; FP8 has \(32, 64, 128\)"):
         gemm.masked(x, w, counts, 1, tiling=Tiling(block_n=256))
-    with pytest.raises(ExecutorError, match=r"specialised tile \(64, 128\); \(\(128, 128\)"):
+    with pytest.raises(
+        ExecutorError, match=r"specialised tile \(64, 128\); \(128, 128\) is allowed"
+    ):
         gemm.masked(x, w, counts, 1, tiling=Tiling(64, 128, specialised=True))
     with pytest.raises(ExecutorError, match="specialised tiling needs compute capability 9"):
         gemm.masked(x, w, counts, 1, tiling=SPECIALISED[0])
