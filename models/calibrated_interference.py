@@ -10,7 +10,7 @@ from typing import Any
 
 from models.calibration_records import Records, Slowed
 from models.fit import Beside, Fit, fit_slowdown
-from models.machine import Interference
+from models.machine import Interference, slowdown_beside
 
 # Fewer neighbours than this do not tell what their SMs and their HBM rate do apart.
 LEAST_BESIDE = 3
@@ -124,10 +124,10 @@ def held_out_pairs(slowed: Iterable[Slowed], rules: Interference) -> tuple[HeldO
             c0, c1 = rules.coefficients(entry.family, entry.exchange, entry.sms)
         else:
             c0, c1 = rules.compute_coefficients(entry.kinds[0])
-        rho = min(rules.rho_cap, entry.beside.rho)
-        law = 1 + c0 * entry.beside.busy + c1 * rho / (1 - rho)
+        near = entry.beside
+        law = slowdown_beside(c0, c1, near.busy, near.rho, rules.rho_cap)
         victim = f"{entry.family} {entry.exchange}".strip() if entry.family else entry.kinds[0]
-        errors.setdefault(victim, []).append(abs(law / entry.beside.slowdown - 1))
+        errors.setdefault(victim, []).append(abs(law / near.slowdown - 1))
     return summed_up(errors)
 
 

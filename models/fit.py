@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from models.forms import Form, Peaks
+from models.forms import Form, Peaks, tail_law
+from models.machine import slowdown_beside
 from models.work import GridKind, Work
 
 Vector = npt.NDArray[np.float64]
@@ -94,8 +95,7 @@ def fit_tail(points: Sequence[tuple[float, float]]) -> Fit:
 
     def residuals(v: Vector) -> Vector:
         return np.array(
-            [(v[0] + (1.0 - v[0]) * share**4) ** 0.25 / ratio - 1.0 for share, ratio in points],
-            dtype=np.float64,
+            [tail_law(v[0], share) / ratio - 1.0 for share, ratio in points], dtype=np.float64
         )
 
     return _least_squares(residuals, ("tail",), start=(0.7,), low=(0.01,), high=(1.0,))
@@ -104,13 +104,12 @@ def fit_tail(points: Sequence[tuple[float, float]]) -> Fit:
 def fit_slowdown(points: Sequence[Beside], rho_cap: float) -> Fit:
     """`c0` and `c1`, not negative, of `1 + c0 * busy + c1 * rho / (1 - rho)`, by least squares of the
     relative error of the slowdown."""
-    pressure = [min(rho_cap, p.rho) / (1.0 - min(rho_cap, p.rho)) for p in points]
 
     def residuals(v: Vector) -> Vector:
         return np.array(
             [
-                (1.0 + v[0] * p.busy + v[1] * load) / p.slowdown - 1.0
-                for p, load in zip(points, pressure, strict=True)
+                slowdown_beside(v[0], v[1], p.busy, p.rho, rho_cap) / p.slowdown - 1.0
+                for p in points
             ],
             dtype=np.float64,
         )

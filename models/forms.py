@@ -74,7 +74,8 @@ def tiles(work: Work, tile_m: int = 128, tile_n: int = 128) -> int:
 
 
 def tail_law(a: float, share: float) -> float:
-    """Time of a tile while this share of the SMs computes, over that when all do."""
+    """Time of a tile while this share of the SMs computes, over that when all do. `a` is what is left
+    of it when hardly any do; 1 is no speed-up."""
     return float((a + (1 - a) * share**4) ** 0.25)
 
 

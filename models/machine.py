@@ -155,6 +155,13 @@ class Interference:
         return self.compute
 
 
+def slowdown_beside(c0: float, c1: float, busy: float, rho: float, rho_cap: float) -> float:
+    """The law of `Interference`: beside neighbours that hold `busy` of all SMs and draw `rho` of the
+    achievable HBM rate."""
+    rho = min(rho_cap, rho)
+    return 1.0 + c0 * busy + c1 * (rho / (1.0 - rho))
+
+
 def _along_sms(points: list[tuple[int, float, float]], sms: int) -> tuple[float, float]:
     """(c0, c1) between the points' SMs, in order, linear in their log; beyond them the nearest."""
     at = min(max(sms, points[0][0]), points[-1][0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from models.forms import tail_law
 from schedules.program import Op
 from simulator.waves import Waves
 
@@ -57,11 +58,9 @@ class Lists(Waves):
     def _present_wave_ns(self) -> float:
         """The tail law: CTAs run faster when few are left because the others came early. That the last
         tiles of any launch run beside few is in its time alone."""
-        a = self._tail
-        if a == 1.0 or not (self.unplaced or self.stalls):
+        if self._tail == 1.0 or not (self.unplaced or self.stalls):
             return self._wave_ns
-        share: float = self.width / self.pieces
-        return float(self._wave_ns * (a + (1.0 - a) * share**4) ** 0.25)
+        return self._wave_ns * tail_law(self._tail, self.width / self.pieces)
 
     def progress(self, now: int, *, by_index: bool) -> tuple[float, float]:
         """By index, a tile of every CTA lies before each later tile: the last CTA decides."""

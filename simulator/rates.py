@@ -2,9 +2,8 @@
 
 HBM is one resource: when demands exceed what is achievable, all its users are cut alike. A communication
 kernel is bound by latency, so it slows with the share of SMs that its neighbours keep busy and with
-their HBM rate: `1 + c0 * busy + c1 * rho / (1 - rho)`, with coefficients of its direction and its own SMs
-where they are known; a compute kernel slows by the same form beside
-communication, with the coefficients of its kind. The larger of the two reasons holds; they are never
+their HBM rate (`models.machine.slowdown_beside`), with coefficients of its direction and its own SMs where
+they are known; a compute kernel slows by the same law beside communication, with those of its kind. The larger of the two reasons holds; they are never
 multiplied, and kernels are never paired.
 """
 
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from models.machine import Interference, Machine
+from models.machine import Machine, slowdown_beside
 
 if TYPE_CHECKING:
     from simulator.kernel import Kernel
@@ -61,10 +60,5 @@ def _latency(
     else:
         c0, c1 = rules.compute_coefficients(kernel.op.work.kind)
     busy = min(1.0, sms / machine.num_sms)
-    return 1.0 + c0 * busy + c1 * _pressure(gbps, rules)
-
-
-def _pressure(gbps: float, rules: Interference) -> float:
-    """rho / (1 - rho) at a neighbours' HBM rate."""
-    rho = min(rules.rho_cap, gbps / rules.achievable_hbm_gbps)
-    return rho / (1.0 - rho)
+    rho = gbps / rules.achievable_hbm_gbps
+    return slowdown_beside(c0, c1, busy, rho, rules.rho_cap)

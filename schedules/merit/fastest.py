@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from models.forms import tail_law
 from models.machine import Machine
 from models.work import Grid, Work
 
@@ -44,7 +45,7 @@ class Fastest:
         pieces = footprint.tiles or footprint.ctas
         cta_ns = min(ns / -(-pieces // (sms * per_sm)) for sms, ns in self._curve(work, grid))
         if grid.kind == "static":
-            cta_ns *= min(1.0, machine.tail(work.kind)) ** 0.25
+            cta_ns *= tail_law(machine.tail(work.kind), 0.0)
         taken = (footprint.threads, footprint.registers, footprint.smem_bytes, 1)
         offered = (
             machine.sm.threads,
