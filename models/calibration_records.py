@@ -64,7 +64,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
     slowed: list[Mapping[str, Any]] = []
     host: dict[str, list[float]] = {}
     trace_gaps: list[float] = []
-    longest: dict[str, list[Mapping[str, Any]]] = {}
+    launched: dict[str, list[Mapping[str, Any]]] = {}
     reasons: set[str] = set()
     for number, record in enumerate(records, start=1):
         try:
@@ -72,7 +72,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
             if what == "alone":
                 point = _point(record, seed)
                 alone.setdefault(point.key, []).append(point)
-                longest.setdefault(point.work.kind, []).extend(record.get("launches", ()))
+                launched.setdefault(point.work.kind, []).extend(record.get("launches", ()))
             elif what == "beside":
                 slowed.append(record)
             elif what == "gaps":
@@ -98,9 +98,9 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
         reasons.update(record.get("throttled", ()))
         result.others |= bool(record.get("others"))
     result.footprints |= {
-        kind: _footprint(max(launches, key=lambda launch: launch["ns"]))
-        for kind, launches in longest.items()
-        if launches
+        kind: _footprint(longest)
+        for kind, launches in launched.items()
+        if (longest := _longest(launches)) is not None
     }
     result.points = tuple(_merged(same) for _, same in sorted(alone.items()))
     beside = _beside_each_other(slowed)
@@ -155,6 +155,10 @@ def work_of(record: Mapping[str, Any]) -> Work:
     )
 
 
+def _longest(launches: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    return max(launches, key=lambda launch: launch["ns"], default=None)
+
+
 def _footprint(record: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(record[name]) for name in ("ctas", *RESOURCES)}
 
@@ -162,7 +166,7 @@ def _footprint(record: Mapping[str, Any]) -> dict[str, int]:
 def _point(record: Mapping[str, Any], seed: int) -> MeasuredPoint:
     work, sms = work_of(record["work"]), record["sms"]
     launches = record.get("launches", ())
-    longest = max(launches, key=lambda launch: launch["ns"], default=None)
+    longest = _longest(launches)
     return MeasuredPoint(
         work,
         sms,

@@ -16,6 +16,8 @@ from models.work import Grid, Work
 
 Phase = Literal["decode", "prefill"]
 A2AMode = Literal["normal", "low_latency"]
+# Of `Attention.compression` the ratio whose keys an indexer picks, and whose groups overlap.
+INDEXED_RATIO = 4
 
 
 @dataclass(frozen=True, slots=True)

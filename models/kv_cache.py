@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.deployment import Batch, Deployment
+from models.deployment import INDEXED_RATIO, Attention, Batch, Deployment
 from models.sequences import attention_ranks
 
 VALUE_BYTES = {"bf16": 2, "fp8": 1}
@@ -15,7 +15,7 @@ def kv_bytes_per_token(deployment: Deployment) -> int:
     att = deployment.model.attention
     if att.kind == "mla":
         width = att.kv_lora_rank + att.qk_rope_head_dim
-        index = att.index_head_dim + 4 if att.index_topk else 0  # fp8 key and its scale
+        index = _index_bytes(att) if att.index_topk else 0
         per_layer = width * VALUE_BYTES[deployment.quantization.kv_cache] + index
     elif att.kind == "mqa":
         return _compressed_bytes(deployment, 1 << 20) // (1 << 20)
@@ -41,6 +41,11 @@ def kv_cache_bytes(deployment: Deployment, batch: Batch, rank: int) -> int:
     return sum(recent for _, recent in held) * kv_bytes_per_token(deployment)
 
 
+def _index_bytes(attention: Attention) -> int:
+    """One fp8 index key and its float32 scale."""
+    return attention.index_head_dim + 4
+
+
 def _window_bytes(deployment: Deployment, tokens: int) -> int:
     """The window's keys of one sequence in all layers."""
     value = VALUE_BYTES[deployment.quantization.kv_cache]
@@ -48,14 +53,14 @@ def _window_bytes(deployment: Deployment, tokens: int) -> int:
 
 
 def _compressed_bytes(deployment: Deployment, tokens: int) -> int:
-    """Compressed keys of one sequence of `tokens` in all layers; those of ratio 4 with an fp8 index key
-    and its scale."""
+    """Compressed keys of one sequence of `tokens` in all layers, those that an indexer picks with their
+    index keys."""
     att = deployment.model.attention
     key = att.head_dim * VALUE_BYTES[deployment.quantization.kv_cache]
     total = 0
     for ratio, layers in att.compression:
         if ratio:
-            index = att.index_head_dim + 4 if ratio == 4 else 0
+            index = _index_bytes(att) if ratio == INDEXED_RATIO else 0
             total += layers * (tokens // ratio) * (key + index)
     described = sum(layers for _, layers in att.compression)
     return total * deployment.model.num_layers // max(1, described)

@@ -12,13 +12,11 @@ from collections.abc import Callable
 
 from models.attention_counts import index_scores, shared_key_attention
 from models.counts import BF16, bmm, elementwise, gemm
-from models.deployment import Attention, Batch, Kernel
+from models.deployment import INDEXED_RATIO, Attention, Batch, Kernel
 from models.kernels import Assembly
 from models.kv_cache import VALUE_BYTES
 from models.linear import linear
 from models.sequences import SequenceSums, compressed_sums, sequence_sums
-
-INDEXED_RATIO = 4  # the compression whose keys an indexer picks, and whose groups overlap
 
 
 def mean_of(attention: Attention, value: Callable[[int], float]) -> int:

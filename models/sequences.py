@@ -32,11 +32,7 @@ def sequence_sums(
     """Sums over the sequences of the whole attention group of `rank`. A key that sparse or sliding
     attention skips is in neither `kv_tokens` nor `pairs`, unless `all_keys` asks for every one."""
     keep = 0 if all_keys else kept_keys(deployment.model.attention)
-    new: tuple[int, ...] = ()
-    prefix: tuple[int, ...] = ()
-    for peer in attention_ranks(deployment, rank):
-        new += batch.new_tokens[peer]
-        prefix += batch.prefix_tokens[peer]
+    new, prefix = _group_lengths(deployment, batch, rank)
     rows = sum(batch.rows[peer] for peer in attention_ranks(deployment, rank)) if batch.rows else 0
     return _sums(new, prefix, keep, max(rows, sum(new)))
 
@@ -46,12 +42,19 @@ def compressed_sums(
 ) -> SequenceSums:
     """Sums over keys that stand for `ratio` tokens each, once all of those are there; a query attends to
     at most `keep` of them (0: all that it has behind it)."""
+    return _compressed(*_group_lengths(deployment, batch, rank), ratio, keep)
+
+
+def _group_lengths(
+    deployment: Deployment, batch: Batch, rank: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """New and cached tokens of the sequences of the rank's attention group, rank after rank."""
     new: tuple[int, ...] = ()
     prefix: tuple[int, ...] = ()
     for peer in attention_ranks(deployment, rank):
         new += batch.new_tokens[peer]
         prefix += batch.prefix_tokens[peer]
-    return _compressed(new, prefix, ratio, keep)
+    return new, prefix
 
 
 @lru_cache(maxsize=1024)
