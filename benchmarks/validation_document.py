@@ -203,34 +203,9 @@ def document(
     earlier: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The page; `earlier` are other measurements of some of the cases."""
-    libraries = ", ".join(f"{name} {v}" for name, v in facts.get("libraries", {}).items())
-    repeats = sorted({len(c.times_ns) for c in found})
-    unseen = sum(c.unseen for c in found)
-    named = ", ".join(f"`{name}` (sha256 {sha[:12]})" for name, sha in profiles.items())
     overlapped = [c for c in found if c.overlapped]
     lines = [
-        "# Validation: whole programs, predicted and measured",
-        "",
-        f"{len(found)} cases, {unseen} of them unseen, on {facts.get('gpus_visible', '?')} x "
-        f"{facts.get('gpu', '?')} (torch {facts.get('torch', '?')}, CUDA {facts.get('cuda', '?')}, "
-        f"{libraries}), production kernels, {found[0].layers} MoE layers of DeepSeek-V3 with 64 "
-        f"experts, {' to '.join(map(str, repeats))} repeats each after 2 warm-ups, schedules in turn; "
-        "makespan of the slower rank.",
-        "",
-        f"Profiles: {named}, calibrated before; how far they are from what was held out of them, and "
-        "from another calibration: `docs/calibration.md`. *Unseen* cases were drawn by a seed "
-        "(`benchmarks.validation_draw`) and their predictions committed "
-        "(`benchmarks/data/validation_predicted.jsonl`) before any of them was measured. *Seen* cases "
-        "were compared with earlier profiles.",
-        "",
-        "```",
-        "python -m benchmarks.validation_draw --seed 8 -o benchmarks/validation_unseen.yaml",
-        "python -m benchmarks.validation predict -o benchmarks/data/validation_predicted.jsonl",
-        "torchrun --nproc-per-node 2 -m benchmarks.validation_run --out benchmarks/data/validation_h200_2x.jsonl",
-        "torchrun --nproc-per-node 1 -m benchmarks.validation_run --out benchmarks/data/validation_h200_2x.jsonl",
-        COMMAND,
-        "```",
-        "",
+        *_head(found, facts, profiles),
         "## Summary",
         "",
         *summary(found),
@@ -257,6 +232,40 @@ def document(
         if rows:
             lines += [f"## {title}", "", *table(rows), ""]
     return "\n".join(lines)
+
+
+def _head(
+    found: Sequence[Case], facts: Mapping[str, Any], profiles: Mapping[str, str]
+) -> list[str]:
+    """What was measured and predicted, by which commands."""
+    libraries = ", ".join(f"{name} {v}" for name, v in facts.get("libraries", {}).items())
+    repeats = sorted({len(c.times_ns) for c in found})
+    unseen = sum(c.unseen for c in found)
+    named = ", ".join(f"`{name}` (sha256 {sha[:12]})" for name, sha in profiles.items())
+    return [
+        "# Validation: whole programs, predicted and measured",
+        "",
+        f"{len(found)} cases, {unseen} of them unseen, on {facts.get('gpus_visible', '?')} x "
+        f"{facts.get('gpu', '?')} (torch {facts.get('torch', '?')}, CUDA {facts.get('cuda', '?')}, "
+        f"{libraries}), production kernels, {found[0].layers} MoE layers of DeepSeek-V3 with 64 "
+        f"experts, {' to '.join(map(str, repeats))} repeats each after 2 warm-ups, schedules in turn; "
+        "makespan of the slower rank.",
+        "",
+        f"Profiles: {named}, calibrated before; how far they are from what was held out of them, and "
+        "from another calibration: `docs/calibration.md`. *Unseen* cases were drawn by a seed "
+        "(`benchmarks.validation_draw`) and their predictions committed "
+        "(`benchmarks/data/validation_predicted.jsonl`) before any of them was measured. *Seen* cases "
+        "were compared with earlier profiles.",
+        "",
+        "```",
+        "python -m benchmarks.validation_draw --seed 8 -o benchmarks/validation_unseen.yaml",
+        "python -m benchmarks.validation predict -o benchmarks/data/validation_predicted.jsonl",
+        "torchrun --nproc-per-node 2 -m benchmarks.validation_run --out benchmarks/data/validation_h200_2x.jsonl",
+        "torchrun --nproc-per-node 1 -m benchmarks.validation_run --out benchmarks/data/validation_h200_2x.jsonl",
+        COMMAND,
+        "```",
+        "",
+    ]
 
 
 def _parts_of_predictors(overlapped: Sequence[Case]) -> Iterator[str]:
