@@ -24,8 +24,8 @@ BESIDE_TOKENS, BESIDE_TOKENS_LOW = 3072, 96
 BESIDE_SMS = 24
 NEIGHBOURS = ("dense", "grouped", "weights", "attention", "elementwise", "norm")
 QUICK_NEIGHBOURS = ("dense", "grouped", "weights", "elementwise")
-SEND_SMS = (8, 32)
-SEND_NEIGHBOURS = ("thin", "weights")
+SEND_SMS = (3, 8, 32)
+SEND_NEIGHBOURS = ("thin", "weights", "dense")
 
 
 def triton_plan(*, quick: bool = False, ranks: int = 2) -> tuple[Task, ...]:
@@ -51,7 +51,7 @@ def _prefill(quick: bool) -> Iterator[Task]:
 
 
 def _beside(quick: bool, *, normal: bool) -> Iterator[Task]:
-    for sms in SEND_SMS[1:] if quick else SEND_SMS:
+    for sms in SEND_SMS[-1:] if quick else SEND_SMS:
         for compute in SEND_NEIGHBOURS:
             yield task(
                 "pairs",

@@ -209,8 +209,10 @@ def _source(machine: dict[str, object]) -> str:
     libraries = machine.get("libraries")
     versions = libraries if isinstance(libraries, dict) else {}
     names = ", ".join(f"{name} {version}" for name, version in versions.items())
+    ours = " --kernels triton" if machine.get("kernels") == "triton" else ""
     return (
-        f"moe-overlap calibrate on {machine.get('ranks', 1)} x {machine.get('gpu', 'unknown GPU')}; "
+        f"moe-overlap calibrate{ours} on {machine.get('ranks', 1)} x "
+        f"{machine.get('gpu', 'unknown GPU')}; "
         f"torch {machine.get('torch', 'unknown')}, CUDA {machine.get('cuda', 'unknown')}"
         + (f", {names}" if names else "")
     )
