@@ -12,6 +12,7 @@ import torch
 from executor.clocks import ClockLog
 from executor.cuda import CudaQueues, StreamPool, device_facts, nvtx
 from executor.gate import StartGate
+from executor.job import GATE_NS
 from executor.kernel_set import MissingKernel, kernel_name
 from executor.partition import Partitions
 from executor.production_attention import ATTENTION, Launcher
@@ -55,7 +56,7 @@ class Production:
     spans: SpanSource = "none"
     annotate: bool = False
     flush: bool = False
-    sleep_ns: int = 1_000_000
+    sleep_ns: int = GATE_NS
     deadline_s: float = 15.0
     launchers: Mapping[str, Launcher] = field(default_factory=lambda: LAUNCHERS)
     walks_calls: bool = False

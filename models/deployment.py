@@ -101,6 +101,11 @@ class A2A:
     max_dispatch_tokens_per_rank: int = 128
     num_sms: int = 20
 
+    @property
+    def collective(self) -> bool:
+        """Whether data-parallel attention's all-gather and reduce-scatter take its place."""
+        return self.backend == "none"
+
 
 @dataclass(frozen=True, slots=True)
 class Fusion:

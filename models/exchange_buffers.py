@@ -16,7 +16,7 @@ SMS_PER_CHANNEL = 2
 def exchange_buffer_bytes(deployment: Deployment) -> int:
     """The buffer that the deployment's mode needs, once per process: the children of a split batch
     share it."""
-    if deployment.a2a.backend == "none":
+    if deployment.a2a.collective:
         return 0
     if deployment.a2a.mode == "low_latency":
         return low_latency_bytes(deployment)

@@ -65,7 +65,7 @@ def exchange_bytes(
     In normal mode a token that several ranks of another node need crosses to that node once, and its
     relay there passes it on; both hops are counted, at the ranks that carry them.
     """
-    if deployment.a2a.backend == "none":
+    if deployment.a2a.collective:
         return _gathered(deployment, routing, exchange)
     matrix = copies(routing, deployment.a2a.mode)
     if deployment.a2a.mode == "normal" and nodes_of(deployment) > 1:

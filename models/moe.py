@@ -15,7 +15,7 @@ from models.expert_kernels import Groups
 from models.hyper_connections import post
 from models.kernels import Assembly
 from models.linear import gated_mlp
-from models.moe_collective import BACKEND, collective_groups
+from models.moe_collective import collective_groups
 from models.moe_low_latency import low_latency_groups
 from models.moe_normal import normal_groups
 from models.routing import Routing
@@ -25,7 +25,7 @@ from models.work import Work
 def moe_groups(build: Assembly, routing: Routing, rank: int) -> Groups:
     """Groups G T Da Db X Ca Cb S O Z of one rank, from `x2` and `residual` to `hidden`; without an
     all-to-all those of `models.moe_collective`."""
-    if build.deployment.a2a.backend == BACKEND:
+    if build.deployment.a2a.collective:
         return collective_groups(build, routing, rank)
     normal = build.deployment.a2a.mode == "normal"
     groups = _router(build, routing, rank)

@@ -17,8 +17,6 @@ from models.linear import gated_mlp
 from models.routing import Routing
 from models.work import work
 
-BACKEND = "none"
-
 
 def collective_groups(build: Assembly, routing: Routing, rank: int) -> Groups:
     """Groups Ga S G T X O Ra Z of one rank, from `x2` and `residual` to `hidden`."""

@@ -23,6 +23,7 @@ from schedules.merit import (
     steady,
     stream_times,
 )
+from schedules.merit.critical_path import HOST
 from schedules.merit.fastest import Fastest
 from schedules.program import Program
 from schedules.timeline import Span, Timeline
@@ -30,7 +31,6 @@ from simulator.steady import Step
 
 _MAIN = "main"
 _FLIGHT = "flight"
-HOST = "host"
 
 
 @dataclass(frozen=True)

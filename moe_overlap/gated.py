@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from executor.job import GATE_NS
 from models.machine import Cost, Costs, Footprint, Machine
 from models.spin import SpinCosts, spin
 from models.work import Grid, Work
@@ -12,8 +13,6 @@ from schedules.timeline import Span, Timeline
 from simulator import simulate
 
 GATE = "gate"
-# The executor's own: `Production.sleep_ns`.
-GATE_NS = 1_000_000
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from math import hypot
 from models.machine import Machine
 from moe_overlap.gated import gate_machine, gated, makespan_ns, predicted
 from schedules.merit import critical_path
+from schedules.merit.critical_path import HOST
 from schedules.program import Begin, Program
 from schedules.timeline import Timeline
 from simulator.bands import band
 
 SKEW_NS = 50_000
-HOST = "host"
 SEEDS = range(2)
 
 

@@ -12,6 +12,7 @@ from models.sglang_rules import Rules
 from scenarios.errors import KeyPath, dotted, shown
 from scenarios.faults import field_at
 from scenarios.schema import ModelSpec, Scenario, UserSchedule
+from schedules.builders.request import WATERFILL_ENV
 
 _DRAWN = ("uniform", "power_law", "histogram")
 # What each of these keys is read under.
@@ -23,7 +24,6 @@ _DISTRIBUTIONS = {
     "grouped": _DRAWN,
 }
 _NEEDED = {"power_law": "alpha", "histogram": "histogram", "file": "path"}
-_WATERFILL_ENV = "SGLANG_DISABLE_STATIC_WATERFILL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def idle_keys(scenario: Scenario, deployment: Deployment, rules: Rules) -> tuple
 
 def _exchange(deployment: Deployment) -> Iterator[tuple[KeyPath, str]]:
     a2a = deployment.a2a
-    if a2a.backend == "none":
+    if a2a.collective:
         why = "the collectives of backend none do not take it"
         yield ("a2a", "mode"), why
         yield ("a2a", "num_sms"), why
@@ -112,7 +112,7 @@ def _engine(scenario: Scenario, deployment: Deployment) -> Iterator[tuple[KeyPat
         yield ("runtime", "tbo_token_distribution_threshold"), "decode is cut at half its sequences"
     elif not splits:
         yield ("runtime", "tbo_token_distribution_threshold"), "no schedule splits the batch"
-    if not splits and (scenario.a2a.mode != "auto" or deployment.a2a.backend == "none"):
+    if not splits and (scenario.a2a.mode != "auto" or deployment.a2a.collective):
         why = "it bears on a2a.mode auto and on two-batch overlap"
         yield ("runtime", "other_mode_ranks"), why
     if runtime.mem_fraction_static is not None and runtime.max_total_tokens is not None:
@@ -134,7 +134,7 @@ def _environment(scenario: Scenario, rules: Rules) -> Iterator[Idle]:
     known = {
         rules.sbo.comm_sms_env: ("sbo", "no schedule is single-batch overlap"),
         rules.sbo.outside_env: ("sbo", "no schedule is single-batch overlap"),
-        _WATERFILL_ENV: ("waterfill", "no schedule has Waterfill"),
+        WATERFILL_ENV: ("waterfill", "no schedule has Waterfill"),
     }
     for name, value in scenario.runtime.env.items():
         word, why = known.get(name, ("", "no rule reads it"))

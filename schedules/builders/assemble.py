@@ -105,7 +105,7 @@ def _buffers(built: ClassSteps) -> tuple[Buffer, ...]:
 
 
 def _family(request: Request) -> Family:
-    if request.deployment.a2a.backend == "none":
+    if request.deployment.a2a.collective:
         return "collective"
     return "low_latency" if request.low_latency else "normal"
 

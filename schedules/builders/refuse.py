@@ -71,7 +71,7 @@ def _sbo_refusal(request: Request) -> Refusal | None:
     startup = startup_refusal(rules, capability, sbo=True)
     if startup is not None:
         return startup
-    if not request.low_latency and request.deployment.a2a.backend != "none":
+    if not request.low_latency and not request.deployment.a2a.collective:
         return rules.refusal("sbo.normal_mode")
     selected = _selected(request)
     if selected is None:
@@ -86,8 +86,7 @@ def _tbo_refusal(request: Request) -> Refusal | None:
     rules, deployment = request.rules, request.deployment
     if deployment.a2a.backend in rules.refusals["tbo.backend"].backends:
         return rules.refusal("tbo.backend", deployment.a2a.backend)
-    collective = deployment.a2a.backend == "none"
-    if collective and deployment.attention_dp == 1:
+    if deployment.a2a.collective and deployment.attention_dp == 1:
         return rules.refusal("tbo.needs_attention_dp")
     layer_class = rules.layer_class(deployment.model.architecture)
     whole = layer_class in rules.refusals["tbo.prefill_only"].layer_classes
@@ -97,7 +96,7 @@ def _tbo_refusal(request: Request) -> Refusal | None:
         plan = tbo_plan(request)
     except Refused as refused:
         return refused.refusal
-    if collective and any("Da" in stage for stage in plan.stages):
+    if deployment.a2a.collective and any("Da" in stage for stage in plan.stages):
         return rules.refusal("tbo.no_halves")
     quirk = rules.refusals["tbo.no_dense_prefix"]
     if deployment.model.first_k_dense == 0 and layer_class in quirk.layer_classes:

@@ -15,6 +15,8 @@ from models.sglang_sbo import is_blackwell
 from schedules.builders.turns import CHILDREN
 from schedules.split import Cut, split_batch, split_routing
 
+# 1: Waterfill levels what all ranks send together, else what each sends by itself.
+WATERFILL_ENV = "SGLANG_DISABLE_STATIC_WATERFILL"
 Launching = Literal["cuda_graph", "eager"]
 Fold = bool | Literal["exact", "representative", "extremes"]
 
@@ -104,7 +106,7 @@ class Request:
         return self._dispatched(self.routing)
 
     def _dispatched(self, routed: Routing) -> Routing:
-        dynamic = self.env.get("SGLANG_DISABLE_STATIC_WATERFILL", "0") == "1"
+        dynamic = self.env.get(WATERFILL_ENV, "0") == "1"
         return fused_routing(
             routed, self.deployment.fusion, mode="dynamic" if dynamic else "static"
         )
@@ -117,7 +119,7 @@ class Request:
     @property
     def launching(self) -> Launching:
         """Graph or eager. `Refused` when a graph is asked for that cannot be captured."""
-        no_host_wait = self.low_latency or self.deployment.a2a.backend == "none"
+        no_host_wait = self.low_latency or self.deployment.a2a.collective
         capturable = self.batch.phase == "decode" and no_host_wait
         if self.launch == "cuda_graph" and not no_host_wait:
             raise Refused(self.rules.refusal("a2a.graph_normal"))

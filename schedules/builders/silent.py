@@ -13,8 +13,7 @@ from schedules.builders.request import Request
 
 def silent_rules(request: Request) -> Iterator[str]:
     """Ids of the rules file's notes that hold for this schedule, deployment and batch."""
-    deepep_like = request.deployment.a2a.backend != "none"
-    normal = deepep_like and not request.low_latency
+    normal = not request.deployment.a2a.collective and not request.low_latency
     if request.other_mode_ranks and request.mode != "EXTEND" and normal:
         yield "a2a.auto_extend"
     if request.name == "tbo":

@@ -114,7 +114,7 @@ def _class_steps(
     built = ClassSteps()
     if request.whole_step:
         built.prologue.append(HostWork("split_metadata"))
-        if request.deployment.a2a.backend == "none":
+        if request.deployment.a2a.collective:
             # Collectives of uneven length: the ranks tell each other their children's.
             built.prologue.append(HostWork("vote"))
     two_chunk = request.children[1].cuts[rank].two_chunk
