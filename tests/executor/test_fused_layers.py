@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from executor.production_state import tokens_by_child
 from executor.reference_run import Case, Run, run_threads, worst_error
 from models.deployment import Batch, Fusion
+from models.fused_routing import fused_routing
 from models.routing import Routing
 from schedules.split import split_batch
 from tests.executor.layer_programs import SHAPES, TINY, case, program
@@ -63,3 +66,25 @@ def test_a_program_of_another_fusion_is_wrong() -> None:
     """The comparison can fail: the shared expert is left out where neither side computes it."""
     made = replace(case("prefill", 1), fusion=Fusion())
     assert error_of(made, "sequential+fused", 1) > 1e-3
+
+
+@pytest.mark.parametrize("fusion", [FUSED, WATERFILL])
+def test_gpu_sets_dispatch_the_fused_ids_and_weigh_the_routed_ones(fusion: Fusion) -> None:
+    made = busy(150)
+    whole = fused_routing(made.routing, fusion)
+    for rank in range(2):
+        cut = made.cuts[rank]
+        tokens = tokens_by_child(made.batch, made.routing, rank, cut, torch.device("cpu"), fusion)
+        assert torch.equal(tokens[""].ids, torch.as_tensor(whole.ids[rank]).long())
+        routed = torch.as_tensor(made.routing.ids[rank]).long()
+        assert torch.equal(tokens[""].routed, routed)
+        assert torch.equal(tokens[""].shared, torch.ones(len(routed), 1))
+        assert torch.equal(tokens["a"].routed, routed[: cut.token_index])
+        assert torch.equal(tokens["b"].routed, routed[cut.token_index :])
+
+
+def test_without_a_fused_slot_all_ids_are_routed() -> None:
+    made = case("prefill", 1)
+    tokens = tokens_by_child(made.batch, made.routing, 0, made.cuts[0], torch.device("cpu"))
+    assert torch.equal(tokens[""].ids, tokens[""].routed)
+    assert tokens[""].shared.shape == (len(tokens[""].ids), 0)
