@@ -23,7 +23,7 @@ LEAST_TAIL = 0.01
 # The tail law is for CTAs that few others are left beside: it is fitted below this share of the SMs where
 # enough was measured there.
 FEW_SHARE = 0.6
-# Fewer points than this do not bind a coefficient.
+# Fewer points than this do not bind the coefficients of a form or a law.
 LEAST_POINTS = 4
 # A coefficient between 0 and 1 that is known to no better than this is not known.
 UNBOUND = 0.5

@@ -19,7 +19,7 @@ from models.calibrated_interference import (
     rules_of,
     summed_up,
 )
-from models.calibrated_kernels import add_footprints, add_kinds, add_tails
+from models.calibrated_kernels import LEAST_POINTS, add_footprints, add_kinds, add_tails
 from models.calibration_records import Records
 from models.costs import peaks_of
 from models.drift import drifts
@@ -33,8 +33,6 @@ from models.profile import library_machines, load_machine, load_profile
 from models.profile_schema import GapsSection, ProfileFile
 from models.work import EXCHANGE_KINDS, Grid
 
-# Fewer points than this do not bind the coefficients of a form.
-LEAST_POINTS = 4
 # Stated errors hold for this share of cases: what a band is to hold at least.
 COVERED = 0.8
 # Forms that stand for many kinds of kernel at once: each measured kind gets its own.

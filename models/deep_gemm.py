@@ -19,8 +19,9 @@ SMEM_BYTES = 232448
 MOST_STAGES = 16
 WIDEST, STEP = 192, 16
 MATH_ROWS = 64
-L1_BYTES_PER_SM = 128
-L2_BYTES_PER_SM, L2_BYTES = 64, int(8e6 / 1.3e3)
+# What its ranking grants in a cycle: L1 and L2 to each SM, and L2 to all (8 TB/s at 1.3 GHz).
+L1_BYTES_PER_SM_CYCLE, L2_BYTES_PER_SM_CYCLE = 128, 64
+L2_BYTES_PER_CYCLE = int(8e6 / 1.3e3)
 OUT_BYTES = 2
 CLUSTERS = ((1, 1), (1, 2), (2, 1))
 
@@ -116,8 +117,8 @@ def _cycles(problem: _Problem, tile: Tile, cluster: Tile) -> float:
     depth, out = problem.depth, rows * columns * OUT_BYTES
     shared = depth * (rows // cluster[1] + columns // cluster[0])
     loaded = depth * (rows + columns) + depth * (max(MATH_ROWS, rows) + columns) + out
-    l2 = (shared + out) * tiles // min(L2_BYTES_PER_SM * problem.sms, L2_BYTES)
-    l1 = (loaded + out) * tiles // (L1_BYTES_PER_SM * problem.sms)
+    l2 = (shared + out) * tiles // min(L2_BYTES_PER_SM_CYCLE * problem.sms, L2_BYTES_PER_CYCLE)
+    l1 = (loaded + out) * tiles // (L1_BYTES_PER_SM_CYCLE * problem.sms)
     return int(max(l1, l2) * rounds * problem.sms / tiles)
 
 

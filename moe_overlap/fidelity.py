@@ -17,7 +17,6 @@ from schedules.program import Program
 from simulator import simulate
 
 Fidelity = Literal["full", "auto", "fast"]
-FIDELITIES: tuple[Fidelity, ...] = ("full", "auto", "fast")
 _FEW_RANKS = 8
 # Ranks that are extreme in nothing are still folded, and two layers stand for all: three times what was
 # seen, and never less than this, held against full runs by the tests.

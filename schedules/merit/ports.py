@@ -1,4 +1,4 @@
-"""Bytes through the ports of each rank, for the communication bound."""
+"""Bytes through the ports of each rank (NVLink out and in, NIC out and in), for the communication bound."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from models.machine import Machine
 from schedules.merit.fastest import Fastest
 from schedules.program import Exchange, Op, Program
-
-PORTS = ("nvlink out", "nvlink in", "nic out", "nic in")
 
 
 def communication_ns(program: Program, machine: Machine, fastest: Fastest) -> float:
