@@ -113,7 +113,7 @@ REASONS = {
     ("decode", "Other Kernels"): "small kernels have no table (roofline)",
 }
 UNPREDICTED = {
-    "waterfill_nored_b512_c128_off": "mixed prefill of DeepSeek-V4, whose hyper-connections have no kernels",
+    "waterfill_nored_b512_c128_off": "prefill and decode mixed in one step, which is of one phase here",
     "waterfill_nored_b512_c128_on": "as the row before",
     "tbo_mi355x_off": "no profile of an AMD device",
     "tbo_mi355x_on": "no profile of an AMD device",
