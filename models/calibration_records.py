@@ -40,9 +40,9 @@ class Slowed:
 
 @dataclass
 class Records:
-    """All records of one calibration, sorted out. `gaps_ns` are medians; `host_ns` are of a host that
-    nothing else slows, `host_error` the relative spread of its times over the tasks; `machine` is what
-    the GPU and the libraries call themselves."""
+    """All records of one calibration, sorted out. `gaps_ns` and `host_ns` are medians, `host_error` the
+    relative spread of the host's times over the tasks; `machine` is what the GPU and the libraries call
+    themselves."""
 
     points: tuple[MeasuredPoint, ...] = ()
     slowed: tuple[Slowed, ...] = ()
@@ -105,18 +105,12 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
     result.points = tuple(_merged(same) for _, same in sorted(alone.items()))
     beside = _beside_each_other(slowed)
     result.slowed = tuple(_slowed(r, seed, result.hbm_gbps, source) for r in beside)
-    result.host_ns = {name: round(_tenth(values)) for name, values in sorted(host.items())}
+    result.host_ns = {name: round(median(values)) for name, values in sorted(host.items())}
     result.host_error = _spread_over_tasks(host.values())
     if trace_gaps and "stream" in result.gaps_ns:
         result.gaps_ns = seen_by_profiler(result.gaps_ns, median(trace_gaps))
     result.throttled = tuple(sorted(reasons))
     return result
-
-
-def _tenth(values: Iterable[float]) -> float:
-    """The tenth percentile: what else runs on a host only adds to its times."""
-    ordered = sorted(values)
-    return ordered[round(0.1 * (len(ordered) - 1))]
 
 
 def _spread_over_tasks(groups: Iterable[list[float]]) -> float:
@@ -125,8 +119,8 @@ def _spread_over_tasks(groups: Iterable[list[float]]) -> float:
     speed from one minute to the next, and all kinds with it."""
     halves = []
     for values in groups:
-        ordered = sorted(values)
-        spread = ordered[round(0.9 * (len(ordered) - 1))] - _tenth(ordered)
+        ordered, last = sorted(values), len(values) - 1
+        spread = ordered[round(0.9 * last)] - ordered[round(0.1 * last)]
         halves.append(spread / 2 / median(ordered))
     return median(halves) if halves else 0.0
 
