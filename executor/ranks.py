@@ -81,7 +81,7 @@ def require(job: Job) -> None:
 
 
 def _require_kernels(job: Job) -> None:
-    """MissingKernel for what the GPU sets would run wrongly or not at all."""
+    """MissingKernel for what the production set would run wrongly or not at all."""
     from executor.production import LAUNCHERS, check_kernels
 
     if job.kernels != "production":
