@@ -84,8 +84,20 @@ class TileTimes:
         same = [point for point in known if point.tile == tile]
         if not known:
             return None
-        value = _weighted(same or known, _place(work, tile, sms))
+        value = _at(same or known, _place(work, tile, sms))
         return exp(value) * _elements(work, tile, sms), "inside" if same else "outside"
+
+
+def _at(points: list[_Timed], at: tuple[float, ...]) -> float:
+    """Between points of the next fewer and the next more SMs: a tile takes the longer the more of them
+    compute (256 x 128 at depth 16384: 77 us on 24, 85 on 100, 95 on 132), whatever the rounds."""
+    by_sms: dict[float, list[_Timed]] = {}
+    for point in points:
+        by_sms.setdefault(point.at[0], []).append(point)
+    fewer = max((sms for sms in by_sms if sms <= at[0]), default=min(by_sms))
+    more = min((sms for sms in by_sms if sms >= at[0]), default=fewer)
+    low, high = _weighted(by_sms[fewer], at), _weighted(by_sms[more], at)
+    return low if fewer == more else low + (high - low) * (at[0] - fewer) / (more - fewer)
 
 
 def _weighted(points: list[_Timed], at: tuple[float, ...]) -> float:
