@@ -13,7 +13,7 @@ from typing import Any
 from models.errors import InputError
 from models.fit import Beside
 from models.kernel_names import NO_TILE, tile_of
-from models.measured import MeasuredPoint, is_held, point_key
+from models.measured import MeasuredPoint, is_held, point_key, spread_of
 from models.work import Work
 
 RESOURCES = ("threads", "registers", "smem_bytes")
@@ -117,11 +117,7 @@ def _spread_over_tasks(groups: Iterable[list[float]]) -> float:
     """Half of the range from the 10th to the 90th percentile of each kind's times over their median; the
     median of all kinds. A task has one time of a kind, the median of its launches: a host changes its
     speed from one minute to the next, and all kinds with it."""
-    halves = []
-    for values in groups:
-        ordered, last = sorted(values), len(values) - 1
-        spread = ordered[round(0.9 * last)] - ordered[round(0.1 * last)]
-        halves.append(spread / 2 / median(ordered))
+    halves = [spread_of(values) / 2 for values in groups]
     return median(halves) if halves else 0.0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from models.measured import MeasuredPoint
+from models.measured import MeasuredPoint, percentile
 
 # The difference that so many points stay below is what a calibration repeats within.
 MOST = 0.9
@@ -45,7 +45,7 @@ def drifts(first: Sequence[MeasuredPoint], second: Sequence[MeasuredPoint]) -> l
 
 def _drift(kind: str, pairs: Sequence[Both]) -> Drift:
     ratios = [b.ns / a.ns for a, b in pairs]
-    off = sorted(abs(ratio - 1) for ratio in ratios)
+    off = [abs(ratio - 1) for ratio in ratios]
     inside = sum(abs(b.ns / a.ns - 1) <= (a.spread + b.spread) / 2 for a, b in pairs)
-    p90 = off[round(MOST * (len(off) - 1))]
+    p90 = percentile(off, MOST)
     return Drift(kind, len(pairs), median(ratios), median(off), p90, inside / len(pairs))

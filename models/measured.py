@@ -12,6 +12,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from models.errors import InputError
 from models.work import Work
@@ -48,6 +49,20 @@ class MeasuredPoint:
     def key(self) -> str:
         """What the point is, whatever its time."""
         return point_key(self.work, self.sms)
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """The value that this share of all of them lie at or below, by nearest rank; ValueError for none."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values have no percentile")
+    return ordered[round(share * (len(ordered) - 1))]
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """The 10th to 90th percentile over the median, as in `MeasuredPoint.spread`."""
+    middle: float = median(values)
+    return (percentile(values, 0.9) - percentile(values, 0.1)) / middle
 
 
 def point_key(work: Work, sms: int) -> str:
