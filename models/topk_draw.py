@@ -28,8 +28,10 @@ def power_law_popularity(
 
     The density runs from 1 to 0.8 times the tokens of all ranks, the definition behind the
     `power_law_0.8` and `power_law_1.2` rows of the public grouped GEMM tables (NVIDIA
-    AIConfigurator 0.12.0), so that the skew means the same there and here. A larger `alpha` is more
-    skewed. `alpha` 0 switches the skew off: all experts are equally popular.
+    AIConfigurator 0.12.0), so that the skew means the same there and here. The skew grows up to an
+    `alpha` of 1.5 and falls above 1.8, where ever more values lie close to 1 (256 experts: the most
+    popular has 3.4, 21, 68, 51 and 4.9 times the mean at 0.6, 1.2, 1.5, 2 and 4). `alpha` 0 switches
+    the skew off: all experts are equally popular.
     """
     if alpha == 0:
         return np.full(num_experts, 1.0 / num_experts)

@@ -37,9 +37,8 @@ def build(
         )
     except RuleRefused as refused:
         refusal = refused.refusal
-        raise Refused(
-            f"{name} is refused ({refusal.rule}): {refusal.reason}; --allow-refused builds it anyway"
-        ) from refused
+        way = "there is nothing to build" if allow_refused else "--allow-refused builds it anyway"
+        raise Refused(f"{name} is refused ({refusal.rule}): {refusal.reason}; {way}") from refused
 
 
 def simulate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,7 +167,7 @@ def _value(flag: str, entry: Flag, operands: Sequence[str]) -> Any:
             "is not known", where=_WHERE, key=flag, value=text, allowed=allowed, near=entry.values
         )
     readers: dict[str, Callable[[str], Any]] = {
-        "int": int, "float": float, "json": _json, "text": str,
+        "int": int, "float": _finite, "json": _json, "text": str,
     }  # fmt: skip
     try:
         return readers[entry.value](text)
@@ -175,6 +176,14 @@ def _value(flag: str, entry: Flag, operands: Sequence[str]) -> Any:
         raise ScenarioError(
             "cannot be read", where=_WHERE, key=flag, value=text, allowed=allowed
         ) from error
+
+
+def _finite(text: str) -> float:
+    """A float; ValueError for NaN, which no comparison finds equal to itself, and for infinities."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _json(text: str) -> Any:

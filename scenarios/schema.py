@@ -156,7 +156,9 @@ class RoutingSpec(Section):
     """Where tokens go: one load for all layers."""
 
     distribution: Literal["uniform", "power_law", "histogram", "file"] = "uniform"
-    alpha: float = Field(default=0.0, ge=0.0, le=8.0, description="exponent of power_law")
+    alpha: float = Field(
+        default=0.0, ge=0.0, le=8.0, description="exponent of power_law, most skewed near 1.6"
+    )
     seed: int = Field(default=0, ge=0, le=(1 << 32) - 1, description="seed")
     redundant_experts: int = Field(
         default=0, ge=0, le=1 << 16, description="extra physical experts"

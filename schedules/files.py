@@ -57,7 +57,8 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_constant)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
+        place = f"{path}:{error.lineno}:{error.colno}"
+        raise ValueError(f"{place}: is not JSON: {error.msg}") from None
     except RecursionError:
         raise ValueError(f"{path}: nested too deeply") from None
     except ValueError as error:

@@ -29,9 +29,11 @@ def hardware(
     from models.profile import library_machines
 
     if action == "list":
+        if any(given is not None for given in (name, base, timings, table, output)):
+            raise typer.BadParameter("list takes nothing else")
         typer.echo("\n".join(library_machines()))
         return
-    if name is None or base is None:
+    if not name or base is None:
         raise typer.BadParameter("a new profile needs a NAME and --base")
     if (timings is None) != (table is None):
         raise typer.BadParameter("--timings and --table belong together")

@@ -150,7 +150,7 @@ def _given(names: list[str], files: list[Path]) -> dict[str, tuple[Timeline, tup
     try:
         timelines = [load_timeline(file) for file in files]
     except ValueError as error:
-        raise InputError("--measured", "file", "", str(error)) from None
+        raise Refused(f"--measured: {error}") from None
     return {
         name: (timeline, (timeline.makespan_ns,))
         for name, timeline in zip(names, timelines, strict=True)
@@ -189,11 +189,19 @@ def _predicted(
     resolved: Resolved, name: str, measured: Timeline, allow_refused: bool
 ) -> tuple[Prediction, Timeline]:
     """The prediction for as many layers as were measured, behind a gate as they were."""
+    from models.errors import InputError
     from moe_overlap.gated import ungated
     from moe_overlap.prediction import build
     from moe_overlap.uncertain import prediction
 
     layers = len({span.layer for span in measured.spans if span.layer >= 0}) or 1
     program = build(resolved, name, layers=layers, fold=False, allow_refused=allow_refused)
+    if measured.program != program.name:
+        raise InputError(
+            "--measured",
+            f"schedule of {name}'s file",
+            measured.program,
+            f"{program.name}, in order",
+        )
     found, timeline = prediction(program, resolved.deployment.machine)
     return found, ungated(timeline)

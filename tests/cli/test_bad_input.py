@@ -218,4 +218,6 @@ def test_view_refuses_what_is_no_timeline(run: Run, tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (1, "")
         assert name in done.stderr
         assert "Traceback" not in done.stderr
+    (tmp_path / "notes.txt").write_text("notes")
+    assert "notes.txt:1:1: is not JSON" in run("view", "notes.txt").stderr
     assert not (tmp_path / "reports").exists()

@@ -174,3 +174,6 @@ def test_simulate_refuses_what_the_rules_refuse(run: Run, tmp_path: Path) -> Non
         run("simulate", EP8, "--schedule", "sbo", "--allow-refused", "-o", "s.json").returncode == 0
     )
     assert "did you mean 'tbo'" in run("simulate", EP8, "--schedule", "tboo").stderr
+    words = ("--set", "model=deepseek-v4-flash", "--allow-refused")
+    nothing = run("simulate", EP8, "--schedule", "tbo", *words)
+    assert nothing.returncode == 1 and "; there is nothing to build" in nothing.stderr

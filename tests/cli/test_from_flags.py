@@ -139,6 +139,7 @@ BASE = "--model deepseek-ai/DeepSeek-V3 --tp 16 --dp 16 --enable-dp-attention --
         (BASE + "--tp-size 0", "--tp-size = 0: is given twice"),
         (BASE.replace("--tp 16 --dp 16", "--tp 0 --dp 0"), "--tp-size = 0"),
         (BASE + "--mem-fraction-static 85", "runtime.mem_fraction_static = 85"),
+        (BASE + "--mem-fraction-static nan", "--mem-fraction-static = 'nan': cannot be read"),
         (
             BASE.replace("DeepSeek-V3", "Llama-3"),
             "--model-path = 'deepseek-ai/Llama-3': is no folder",

@@ -41,6 +41,8 @@ def test_own_timings_are_merged(run: Run, tmp_path: Path) -> None:
     [
         (("new", "mine", "--base", "h200-8x"), 1, "did you mean"),
         (("new", "mine"), 2, "--base"),
+        (("new", "", "--base", "h200-8x-ib"), 2, "needs a NAME"),
+        (("list", "--base", "h200-8x-ib"), 2, "list takes nothing else"),
         (("new", "mine", "--base", "h200-8x-ib", "--table", "gemm.fp8"), 2, "belong together"),
     ],
 )

@@ -54,6 +54,15 @@ def test_as_many_files_as_schedules(run: Run) -> None:
     assert done.returncode == 1 and "one for each of 2 schedules" in done.stderr
 
 
+def test_a_file_that_is_absent_or_of_another_schedule_is_named(run: Run, tmp_path: Path) -> None:
+    recorded, absent = tmp_path / "recorded.json", tmp_path / "absent.json"
+    run("run", "tiny", "-s", "tbo", "--kernels", "recording", "-o", str(recorded))
+    done = run("validate", "tiny", "-s", "baseline", "--measured", str(recorded))
+    assert done.returncode == 1 and "'tbo' is not usable; allowed: baseline" in done.stderr
+    done = run("validate", "tiny", "-s", "baseline", "--measured", str(absent))
+    assert done.returncode == 1 and f"--measured: {absent}: No such file" in done.stderr
+
+
 def test_an_unknown_kernel_set_is_refused(run: Run) -> None:
     done = run("run", "tiny", "-s", "tbo", "--kernels", "cuda")
     assert done.returncode == 1 and "recording, reference, production" in done.stderr

@@ -126,6 +126,18 @@ def test_power_law_imbalance_matches_the_public_tables(
         assert ours == pytest.approx(published, rel=0.2)
 
 
+def test_the_skew_grows_with_alpha_and_falls_again_above_two() -> None:
+    def top(alpha: float) -> float:
+        drawn = [
+            power_law_popularity(256, alpha, 18_432, np.random.default_rng(seed)).max() * 256
+            for seed in range(40)
+        ]
+        return float(np.median(drawn))
+
+    assert top(0.6) < top(1.2) < top(1.5)
+    assert top(1.8) > top(2.5) > top(4)
+
+
 def test_alpha_zero_is_uniform() -> None:
     popularity = power_law_popularity(16, 0.0, 1000, np.random.default_rng(0))
     assert (popularity == 1 / 16).all()
