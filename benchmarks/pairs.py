@@ -39,6 +39,7 @@ from models.machine import Machine
 from models.profile import load_machine
 from moe_overlap.gated import gate_machine
 from moe_overlap.uncertain import doubts_of
+from schedules.merit import critical_path
 from schedules.program import Op, Program
 from schedules.timeline import Timeline
 from simulator import simulate
@@ -173,7 +174,7 @@ def _band_ns(
     spread = band(
         loops(pair, parts, counts), timed, skew_ns=alone_ns(parts.compute, machine), seeds=SEEDS
     )
-    noise = hypot(*doubts_of(program, timed, beside).values())
+    noise = hypot(*doubts_of(program, timed, beside, critical_path(beside)).values())
     return spread.low_ns - GATE_NS - noise, spread.high_ns - GATE_NS + noise
 
 

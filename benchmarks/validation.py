@@ -49,6 +49,7 @@ def predict(group: Group, schedule: str, machine: Machine, public: Machine) -> d
     """The record of one case, ns of all layers."""
     own, _ = by_engine(group, schedule, machine)
     other, _ = by_engine(group, schedule, public)
+    low, high = own.band_ns
     return {
         "group": group.name,
         "schedule": schedule,
@@ -58,8 +59,10 @@ def predict(group: Group, schedule: str, machine: Machine, public: Machine) -> d
         "profile": machine.name,
         "sha256": machine.profile_sha256,
         "ns": own.ns,
-        "low_ns": round(own.low_ns),
-        "high_ns": round(own.high_ns),
+        "low_ns": round(low),
+        "high_ns": round(high),
+        "phase": own.phase,
+        "floor_ns": own.floor_ns,
         "doubt_ns": {kind: round(ns) for kind, ns in sorted(own.doubt_ns.items())},
         "others": by_plain(group, schedule, machine) | {PUBLIC_NAME: other.ns},
     }

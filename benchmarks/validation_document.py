@@ -141,7 +141,8 @@ def table(found: Iterable[Case]) -> list[str]:
     for c in found:
         unit = 1e3 * c.layers
         measured = f"{c.measured_ns / unit:.0f} [{min(c.times_ns) / unit:.0f}, {max(c.times_ns) / unit:.0f}]"
-        band = f"[{c.predicted.low_ns / unit:.0f}, {c.predicted.high_ns / unit:.0f}]"
+        low, high = c.predicted.band_ns
+        band = f"[{low / unit:.0f}, {high / unit:.0f}]"
         verdict = " (tie)" if c.tie and c.overlapped else ""
         hidden = "–" if c.hidden_share is None else f"{c.hidden_share:.0%}"
         mhz = f"{median(c.mhz):.0f}" if c.mhz else "–"

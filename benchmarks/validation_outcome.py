@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import hypot
 from statistics import median
 from typing import Any
 
@@ -82,7 +83,8 @@ class Case:
     @property
     def in_band(self) -> bool:
         """Whether the band holds the measured median."""
-        return self.predicted.low_ns <= self.measured_ns <= self.predicted.high_ns
+        low, high = self.predicted.band_ns
+        return low <= self.measured_ns <= high
 
     @property
     def hides(self) -> bool:
@@ -155,4 +157,12 @@ def clocks(entry: Mapping[str, Any], schedule: str) -> tuple[float, ...]:
 
 
 def _prediction(record: Mapping[str, Any]) -> Prediction:
-    return Prediction(record["ns"], record["low_ns"], record["high_ns"], record["doubt_ns"])
+    """Older files do not state the phase: it is what their band has beyond its noise."""
+    ns, doubts = record["ns"], record["doubt_ns"]
+    if "phase" in record:
+        low, high = record["phase"]
+        return Prediction(ns, doubts, (low, high), record["floor_ns"])
+    noise = hypot(*doubts.values())
+    return Prediction(
+        ns, doubts, ((record["low_ns"] + noise) / ns, (record["high_ns"] - noise) / ns)
+    )

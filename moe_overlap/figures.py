@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from models.errors import InputError
 from models.machine import Machine
-from models.work import Grid
 from moe_overlap.row import Figures
+from moe_overlap.uncertain import doubts_of
 from scenarios.resolve import Resolved
 from schedules.merit import (
     Bounds,
@@ -23,14 +23,12 @@ from schedules.merit import (
     steady,
     stream_times,
 )
-from schedules.merit.critical_path import HOST
 from schedules.merit.fastest import Fastest
 from schedules.program import Program
-from schedules.timeline import Span, Timeline
+from schedules.timeline import Timeline
 from simulator.steady import Step
 
 _MAIN = "main"
-_FLIGHT = "flight"
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,14 @@ def figures_of(resolved: Resolved, predicted: Predicted) -> Figures:
         critical_path=_clipped(path, *one),
         bubbles_ns=_bubbles(timeline, rank, stretch),
         cost_shares=cost_shares(timeline),
-        doubt_ns=_doubt(predicted, deployment.machine, path, stretch),
+        doubt_ns=doubts_of(
+            predicted.program,
+            deployment.machine,
+            timeline,
+            path,
+            further=_clipped(path, *stretch.window),
+            times=predicted.more_layers / stretch.layers,
+        ),
     )
 
 
@@ -111,53 +116,3 @@ def _bubbles(timeline: Timeline, rank: int, stretch: Steady) -> dict[str, float]
         if (stream.rank, stream.stream) == (rank, _MAIN):
             return {cause: ns / stretch.layers for cause, ns in stream.bubbles_ns.items() if ns}
     return {}
-
-
-def _doubt(
-    predicted: Predicted,
-    machine: Machine,
-    path: tuple[PathItem, ...],
-    stretch: Steady,
-) -> dict[str, float]:
-    """By kind, or by what kinds have in common: time on the step's critical path x the relative
-    uncertainty of its cost."""
-    spans = {(span.rank, span.op): span for span in predicted.timeline.spans}
-    errors = _errors(predicted.program, machine, spans.values())
-    common = {
-        (cls.ranks[0], op.name): machine.errs_with(op.work)
-        for cls in predicted.program.classes
-        for op in cls.ops
-    }
-    doubts: dict[str, float] = {}
-    inside = _clipped(path, *stretch.window)
-    for items, weight in ((path, 1.0), (inside, predicted.more_layers / stretch.layers)):
-        for item in items:
-            span = spans.get((item.rank, item.op))
-            if item.op == HOST:
-                error, kind = machine.host.error, HOST
-            elif span is not None:
-                error = errors[item.rank, item.op]
-                kind = common.get((item.rank, item.op), span.kind)
-            else:
-                continue
-            doubts[kind] = doubts.get(kind, 0.0) + weight * item.ns * error
-    return doubts
-
-
-def _errors(
-    program: Program, machine: Machine, spans: Iterable[Span]
-) -> Mapping[tuple[int, str], float]:
-    """Relative uncertainty of each span's cost, asked at the SMs that it held."""
-    ops = {(cls.ranks[0], op.name): op for cls in program.classes for op in cls.ops}
-    flights = {exchange.name: exchange.flight for exchange in program.exchanges}
-    errors = {}
-    for span in spans:
-        if span.lane == _FLIGHT:
-            work, grid = flights.get(span.op.removesuffix(f".{_FLIGHT}")), Grid()
-        else:
-            op = ops[span.rank, span.op]
-            work, grid = op.work, op.grid
-        sms = span.sms or machine.num_sms
-        cost = machine.costs.alone(work, grid, sms) if work is not None else None
-        errors[span.rank, span.op] = cost.rel_error if cost else 0.0
-    return errors

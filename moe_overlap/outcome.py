@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from models.machine import Machine
 from models.sglang_rules import Refusal
 from models.sglang_rules import Refused as RuleRefused
 from moe_overlap.answers.variation import halved
@@ -12,16 +11,13 @@ from moe_overlap.fidelity import Fidelity, fold_error
 from moe_overlap.figures import Predicted, figures_of
 from moe_overlap.memory_fit import fit_of
 from moe_overlap.prediction import launch_of, program_of, refusal_of, variant_of
-from moe_overlap.row import Figures, Row
+from moe_overlap.row import Row
+from moe_overlap.uncertain import phase_of
 from scenarios.resolve import Resolved, ScheduleChoice
 from schedules.builders import Fold
 from schedules.lint import lint
 from schedules.program import Program
 from simulator import Deadlock, simulate, simulate_step
-from simulator.bands import band
-from simulator.steady import Step
-
-_PHASE_SEEDS = range(2)
 
 
 @dataclass
@@ -102,7 +98,8 @@ def _simulated(resolved: Resolved, row: Row, programs: Programs, fidelity: Fidel
         program = programs(step.simulated)
         figures = figures_of(resolved, Predicted(program, programs(1), step))
         if row.launch == "eager" and fidelity != "fast":
-            figures = replace(figures, phase=_phase(program, machine, figures, step))
+            phase = phase_of(program, machine, step.timeline, figures.layer_ns)
+            figures = replace(figures, phase=phase)
         if fidelity == "full":
             figures = replace(
                 figures, step_ns=figures.step_ns + _unfolded_ns(programs, layers) - step.ns
@@ -131,20 +128,6 @@ def _shortcuts(programs: Programs, layers: int) -> float:
         deployment.machine,
         deployment.ep_size,
     )
-
-
-def _phase(program: Program, machine: Machine, figures: Figures, step: Step) -> tuple[float, float]:
-    """Least and most of the step, over the step in phase, with ranks up to half a layer apart: hosts
-    that launch kernel by kernel are not in step, and overlapped loops can lock into other patterns."""
-    in_phase = step.timeline.makespan_ns
-    spread = band(
-        program,
-        machine,
-        skew_ns=round(figures.layer_ns / 2),
-        seeds=_PHASE_SEEDS,
-        in_phase_ns=in_phase,
-    )
-    return spread.low_ns / in_phase, spread.high_ns / in_phase
 
 
 def _refusal(rule: str, reason: str) -> Refusal:

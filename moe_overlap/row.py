@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import hypot
 
 from models.sglang_rules import Refusal
+from moe_overlap.uncertain import IN_PHASE, Prediction
 from schedules.merit import PathItem
 from schedules.program import Program
 from schedules.timeline import Timeline
@@ -18,10 +18,8 @@ class Figures:
 
     `step_ns` is the whole forward pass, `layer_ns` one MoE layer in steady state. `exposed_ns`,
     `critical_path`, `bubbles_ns` and the SM fractions are of one layer, on the rank that the path
-    ends on; `bounds_ns` are of the step. `doubt_ns` is, by kind of kernel, how much of the step would
-    change if that kind's cost were off by its stated uncertainty. `phase` are the least and the most
-    that the step is multiplied by when ranks start apart (1 and 1 where that was not looked at);
-    `shortcuts` is the relative error that folded ranks may have.
+    ends on; `bounds_ns` are of the step, as are `doubt_ns`, `phase` and `shortcuts`, which are those of
+    `moe_overlap.uncertain.Prediction`.
     """
 
     step_ns: float
@@ -34,32 +32,28 @@ class Figures:
     bubbles_ns: Mapping[str, float]
     cost_shares: Mapping[str, float]
     doubt_ns: Mapping[str, float]
-    phase: tuple[float, float] = (1.0, 1.0)
+    phase: tuple[float, float] = IN_PHASE
     shortcuts: float = 0.0
 
     @property
+    def step(self) -> Prediction:
+        """The step with what it leaves open."""
+        floor = max(self.bounds_ns.values(), default=0.0)
+        return Prediction(self.step_ns, self.doubt_ns, self.phase, floor, self.shortcuts)
+
+    @property
     def noise_ns(self) -> float:
-        """Half width of the step's band: kinds err independently, one kernel kind errs alike."""
-        return hypot(*self.doubt_ns.values(), self.shortcuts * self.step_ns)
+        """See `Prediction`, as for the next two."""
+        return self.step.noise_ns
 
     @property
     def band_ns(self) -> tuple[float, float]:
-        """The step's band; it never goes below the largest bound."""
-        low, high = (self.step_ns * factor for factor in self.phase)
-        floor = min(low, max(self.bounds_ns.values(), default=0.0))
-        return max(floor, low - self.noise_ns), high + self.noise_ns
-
-    @property
-    def spread_ns(self) -> float:
-        """Half of what the phase between ranks moves the step by."""
-        return self.step_ns * (self.phase[1] - self.phase[0]) / 2
+        """The step's band."""
+        return self.step.band_ns
 
     def noise_against(self, other: Figures) -> float:
-        """Uncertainty of the difference of two steps: what both share of a kind's error cancels."""
-        kinds = {*self.doubt_ns, *other.doubt_ns}
-        gaps = (self.doubt_ns.get(kind, 0.0) - other.doubt_ns.get(kind, 0.0) for kind in kinds)
-        folded = (one.shortcuts * one.step_ns for one in (self, other))
-        return hypot(*gaps, self.spread_ns, other.spread_ns, *folded)
+        """Uncertainty of the difference of two steps."""
+        return self.step.noise_against(other.step)
 
 
 @dataclass(frozen=True)

@@ -1,80 +1,150 @@
-"""A prediction with its band: what the costs on the critical path leave open, and the ranks' phases."""
+"""What a prediction leaves open: costs on its critical path, the ranks' phases, and folded ranks.
+
+One rule for a step that is compared and for a program that is measured behind a gate: kinds of kernels
+err independently, one kind errs alike, nothing beats a bound, and ranks that the host launches kernel by
+kernel are up to half a layer apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import hypot
 
 from models.machine import Machine
+from models.work import Grid, Work
 from moe_overlap.gated import gate_machine, gated, makespan_ns, predicted
-from schedules.merit import critical_path
+from moe_overlap.prediction import launch_of
+from schedules.merit import PathItem, bounds, critical_path, layer_ns
+from schedules.merit.bubbles import FLIGHT_LANE
 from schedules.merit.critical_path import HOST
-from schedules.program import Begin, Program
-from schedules.timeline import Timeline
+from schedules.program import Op, Program
+from schedules.timeline import Span, Timeline
 from simulator.bands import band
 
-SKEW_NS = 50_000
-SEEDS = range(2)
+PHASE_SEEDS = range(2)
+IN_PHASE = (1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """ns of a whole program: the engine's, its band, and how much each kind of kernel leaves open."""
+    """A predicted time in ns and what it leaves open.
+
+    `doubt_ns` is, by kind of kernel or by what kinds have in common, how much of it would change if that
+    cost were off by its stated uncertainty. `phase` are the least and the most that it is multiplied by
+    when ranks start apart; `floor_ns` is the largest lower bound; `shortcuts` the relative error that
+    folded ranks may have.
+    """
 
     ns: float
-    low_ns: float
-    high_ns: float
     doubt_ns: Mapping[str, float]
-
-    def noise_against(self, other: Prediction) -> float:
-        """Uncertainty of a difference: what both share of a kind's error cancels."""
-        kinds = {*self.doubt_ns, *other.doubt_ns}
-        own = (self.doubt_ns.get(kind, 0.0) - other.doubt_ns.get(kind, 0.0) for kind in kinds)
-        return hypot(*own, self._phase, other._phase)
+    phase: tuple[float, float] = IN_PHASE
+    floor_ns: float = 0.0
+    shortcuts: float = 0.0
 
     @property
-    def _phase(self) -> float:
-        return max(0.0, (self.high_ns - self.low_ns) / 2 - hypot(*self.doubt_ns.values()))
+    def noise_ns(self) -> float:
+        """Half width of the band of a phase: kinds err independently, one kernel kind errs alike."""
+        return hypot(*self.doubt_ns.values(), self.shortcuts * self.ns)
+
+    @property
+    def band_ns(self) -> tuple[float, float]:
+        """Least and most; the least never goes below the largest bound."""
+        low, high = (self.ns * factor for factor in self.phase)
+        return max(min(low, self.floor_ns), low - self.noise_ns), high + self.noise_ns
+
+    @property
+    def spread_ns(self) -> float:
+        """Half of what the phase between ranks moves it by."""
+        return self.ns * (self.phase[1] - self.phase[0]) / 2
+
+    def noise_against(self, other: Prediction) -> float:
+        """Uncertainty of the difference of two: what both share of a kind's error cancels."""
+        kinds = {*self.doubt_ns, *other.doubt_ns}
+        gaps = (self.doubt_ns.get(kind, 0.0) - other.doubt_ns.get(kind, 0.0) for kind in kinds)
+        folded = (one.shortcuts * one.ns for one in (self, other))
+        return hypot(*gaps, self.spread_ns, other.spread_ns, *folded)
 
 
 def prediction(program: Program, machine: Machine) -> tuple[Prediction, Timeline]:
-    """The program behind its gate, as it is measured; ranks out of step where it is launched op by op."""
+    """The program behind its gate, as it is measured, every rank by itself; and its timeline with the
+    gate. Ranks are out of step where it is launched kernel by kernel."""
     timeline = predicted(program, machine)
     ns = makespan_ns(timeline)
-    doubts = doubts_of(program, machine, timeline)
-    low = high = float(ns)
-    if not _in_graph(program):
-        low, high = _phases(program, machine, ns)
-    noise = hypot(*doubts.values())
-    return Prediction(ns, low - noise, high + noise, doubts), timeline
+    phase, layer = IN_PHASE, layer_ns(timeline)
+    if launch_of(program) == "eager" and layer is not None:
+        before_ns = timeline.makespan_ns - ns
+        phase = phase_of(gated(program), gate_machine(machine), timeline, layer, before_ns)
+    doubts = doubts_of(program, machine, timeline, critical_path(timeline))
+    return Prediction(ns, doubts, phase, bounds(program, machine).largest_ns), timeline
 
 
-def _in_graph(program: Program) -> bool:
-    steps = program.classes[0].steps
-    return any(isinstance(step, Begin) and step.kind == "graph" for step in steps)
+def phase_of(
+    program: Program, machine: Machine, in_phase: Timeline, layer: float, before_ns: int = 0
+) -> tuple[float, float]:
+    """Least and most of a makespan, over the one in phase, with ranks up to half a layer of `layer` ns
+    apart: hosts that launch kernel by kernel are not in step, and overlapped loops can lock into other
+    patterns. The first `before_ns` of each makespan do not count."""
+    spread = band(
+        program,
+        machine,
+        skew_ns=round(layer / 2),
+        seeds=PHASE_SEEDS,
+        in_phase_ns=in_phase.makespan_ns,
+    )
+    ns = in_phase.makespan_ns - before_ns
+    return (spread.low_ns - before_ns) / ns, (spread.high_ns - before_ns) / ns
 
 
-def _phases(program: Program, machine: Machine, ns: float) -> tuple[float, float]:
-    """Least and most with ranks a little out of step."""
-    spread = band(gated(program), gate_machine(machine), skew_ns=SKEW_NS, seeds=SEEDS)
-    in_phase = spread.makespans_ns[0]
-    return ns * spread.low_ns / in_phase, ns * spread.high_ns / in_phase
-
-
-def doubts_of(program: Program, machine: Machine, timeline: Timeline) -> dict[str, float]:
-    """Time on the critical path x the relative uncertainty of its cost: by kind, but for kernels that
-    multiply, which share the clock and err together, and for the host."""
-    ops = {(rank, op.name): op for rank in program.ranks for op in program.launches(rank)}
+def doubts_of(
+    program: Program,
+    machine: Machine,
+    timeline: Timeline,
+    path: Iterable[PathItem],
+    further: Iterable[PathItem] = (),
+    times: float = 0.0,
+) -> dict[str, float]:
+    """Time of the path's items x the relative uncertainty of their costs: by kind, but for kernels that
+    multiply on a machine whose points share a clock, and for the host. Items in `further` count so many
+    `times`: the layers that were extrapolated."""
+    costs = _SpanCosts(program, machine)
     spans = {(span.rank, span.op): span for span in timeline.spans}
     doubts: dict[str, float] = {}
-    for item in critical_path(timeline):
-        if item.op == HOST:
-            doubts[HOST] = doubts.get(HOST, 0.0) + machine.host.error * item.ns
-        op, span = ops.get((item.rank, item.op)), spans.get((item.rank, item.op))
-        if op is None or span is None:
-            continue
-        error = machine.costs.alone(op.work, op.grid, span.sms or machine.num_sms).rel_error
-        shared = machine.errs_with(op.work)
-        doubts[shared] = doubts.get(shared, 0.0) + error * item.ns
+    for items, weight in ((path, 1.0), (further, times)):
+        for item in items:
+            found: tuple[str, float] | None = None
+            if item.op == HOST:
+                found = HOST, machine.host.error
+            elif (item.rank, item.op) in spans:
+                found = costs.doubt(spans[item.rank, item.op])
+            if found is not None:
+                kind, error = found
+                doubts[kind] = doubts.get(kind, 0.0) + weight * item.ns * error
     return doubts
+
+
+class _SpanCosts:
+    """Uncertainties of a program's costs, asked at the SMs that each span held."""
+
+    def __init__(self, program: Program, machine: Machine) -> None:
+        self.machine = machine
+        self.ops: dict[int, dict[str, Op]] = {}
+        for cls in program.classes:
+            ops = {op.name: op for op in cls.ops}
+            self.ops |= dict.fromkeys(cls.ranks, ops)
+        self.flights = {exchange.name: exchange.flight for exchange in program.exchanges}
+
+    def doubt(self, span: Span) -> tuple[str, float] | None:
+        """What the span errs with, and its relative uncertainty; None of a gate, which is no part of the
+        program."""
+        sms = span.sms or self.machine.num_sms
+        if span.lane == FLIGHT_LANE:
+            flight = self.flights.get(span.op.removesuffix(f".{FLIGHT_LANE}"))
+            return span.kind, self._error(flight, Grid(), sms) if flight else 0.0
+        op = self.ops[span.rank].get(span.op)
+        if op is None:
+            return None
+        return self.machine.errs_with(op.work), self._error(op.work, op.grid, sms)
+
+    def _error(self, work: Work, grid: Grid, sms: int) -> float:
+        return self.machine.costs.alone(work, grid, sms).rel_error

@@ -60,17 +60,18 @@ def _row(
     middle = median(times)
     apart = max(times) < min(base_times) or min(times) > max(base_times)
     gains = (own.ns / base.ns - 1, middle / median(base_times) - 1)
+    band = own.band_ns
     right = "right" if (gains[0] < 0) == (gains[1] < 0) else "wrong"
     return Row(
         schedule=name,
         predicted_us=own.ns / 1000,
-        band_low_us=own.low_ns / 1000,
-        band_high_us=own.high_ns / 1000,
+        band_low_us=band[0] / 1000,
+        band_high_us=band[1] / 1000,
         measured_us=middle / 1000,
         low_us=min(times) / 1000,
         high_us=max(times) / 1000,
         error=own.ns / middle - 1,
-        in_band=own.low_ns <= middle <= own.high_ns,
+        in_band=band[0] <= middle <= band[1],
         predicted_gain=gains[0],
         measured_gain=gains[1],
         tie=not first and abs(own.ns - base.ns) <= own.noise_against(base),

@@ -9,7 +9,9 @@ from schedules.timeline import Span, Timeline, Waited
 
 
 def predicted(ns: float, doubt: float = 10.0) -> Prediction:
-    return Prediction(ns, ns - 50, ns + 50, {"gemm": doubt})
+    """Within 50 ns of `ns`, of which the phase between ranks makes what `doubt` does not."""
+    apart = (50 - doubt) / ns
+    return Prediction(ns, {"gemm": doubt}, (1 - apart, 1 + apart))
 
 
 def test_gains_are_over_the_first_schedule_and_overlapping_repeats_decide_nothing() -> None:

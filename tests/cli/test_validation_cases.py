@@ -114,7 +114,7 @@ def case(
         schedule != "sequential",
         tuple(round(1e3 * measured_us * f) for f in around),
         tuple(round(1e3 * first[1] * f) for f in around),
-        Prediction(1e3 * predicted_us, 950 * predicted_us, 1050 * predicted_us, {}),
+        Prediction(1e3 * predicted_us, {}, (0.95, 1.05)),
         1e3 * first[0],
         1e3 * noise,
         {

@@ -35,7 +35,7 @@ CLOCKS = point_clocks(
 
 
 def case(error: float, group: str = "prefill") -> Case:
-    predicted = Prediction(100 * (1 + error), 90, 110, {})
+    predicted = Prediction(100 * (1 + error), {})
     return Case(group, "tbo", 1, True, (100,), (100,), predicted, 100, 1, {}, {})
 
 
