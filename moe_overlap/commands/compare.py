@@ -32,12 +32,16 @@ FidelityOption = Annotated[
         help="full: every rank and layer; auto: folded, the error measured; fast: no more than the table.",
     ),
 ]
+_MOST_MS = 1e9  # eleven days: an infinity has no form in JSON
 ItlOption = Annotated[
-    float | None, typer.Option("--itl-ms", min=0, help="Decode: limit on the time between tokens.")
+    float | None,
+    typer.Option("--itl-ms", min=0, max=_MOST_MS, help="Decode: limit on the time between tokens."),
 ]
 TtftOption = Annotated[
     float | None,
-    typer.Option("--ttft-ms", min=0, help="Prefill: limit on the time to first token."),
+    typer.Option(
+        "--ttft-ms", min=0, max=_MOST_MS, help="Prefill: limit on the time to first token."
+    ),
 ]
 
 

@@ -80,6 +80,7 @@ def test_what_is_no_scenario_at_all(run: Run, tmp_path: Path, name: str) -> None
         ("compare", "tiny", "--no-such-option"),
         ("compare", "tiny", "--set", "parallel.ep"),
         ("compare", "tiny", "--set", "=3"),
+        ("compare", "tiny", "--itl-ms", "inf"),
         ("simulate", "tiny"),
         ("no-such-command",),
         ("view",),
