@@ -43,8 +43,6 @@ LEVELS: Mapping[str, tuple[int | None, int]] = {
     "full": (0, 75),
 }
 IDLE_ROUNDS = 1600
-# A low-latency kernel has at most one CTA on each SM of an H100 or H200.
-MOST_CTAS = 132
 ELEMENTS = 65536
 NORM_ROWS = 32768
 ATTENTION = (2, 1536)  # sequences, tokens of each
@@ -209,7 +207,8 @@ def exchange_subject(session: Session, routing: Routing, name: str, num_sms: int
         raise ExecutorError(f"{name} does not run in {mode} mode")
     family = "low_latency" if mode == "low_latency" else "normal"
     if not isinstance(session.exchange, DeepEp):
-        call, sms = triton_call(session.exchange, name, x, ids, weights, num_sms)
+        all_sms = session.deployment.machine.num_sms
+        call, sms = triton_call(session.exchange, name, x, ids, weights, num_sms, all_sms)
         return Subject(name, call, nbytes, sms, family=family)
     if mode == "low_latency":
         call, sms = _low_latency_call(session, name, x, ids, weights)
@@ -235,9 +234,9 @@ def _low_latency_call(
     session: Session, name: str, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> tuple[Callable[[], Any], int]:
     """The call, send and receive in one kernel, and its CTAs: one for each expert, and at least one for
-    each token that a combine sums."""
-    exchange = session.exchange
-    sms = min(MOST_CTAS, exchange.num_experts)
+    each token that a combine sums; at most one on each SM."""
+    exchange, most = session.exchange, session.deployment.machine.num_sms
+    sms = min(most, exchange.num_experts)
 
     def dispatch() -> Any:
         return exchange.buffer.low_latency_dispatch(
@@ -248,7 +247,7 @@ def _low_latency_call(
         return dispatch, sms
     received, _, handle, _, _ = dispatch()
     back = torch.randn_like(received[0], dtype=torch.bfloat16)
-    sms = min(MOST_CTAS, max(sms, x.shape[0]))
+    sms = min(most, max(sms, x.shape[0]))
     return lambda: exchange.buffer.low_latency_combine(back, ids, weights, handle), sms
 
 

@@ -18,8 +18,6 @@ from executor.kernels.low_latency import LowLatency
 from executor.kernels.normal import Normal
 from executor.triton_exchange import TritonExchange
 
-# Programs of a send or receive without a budget share SMs; together they are spread over all.
-ALL_SMS = 132
 BUFFERS = (0, 1)
 
 
@@ -30,11 +28,13 @@ def triton_call(
     ids: torch.Tensor,
     weights: torch.Tensor,
     sms: int,
+    all_sms: int,
 ) -> tuple[Callable[[], Any], int]:
     """A call of `dispatch`, `combine`, `dispatch_ll` or `combine_ll`, and the SMs that it holds. Low
-    latency is the send and the receive; `sms` limits the send of its combine, 0 does not."""
+    latency is the send and the receive; `sms` limits its send. With 0 nothing does: its programs share
+    SMs, and together they are spread over `all_sms` of the GPU."""
     if exchange.low is not None:
-        return _low_latency(exchange.low, name, x, ids, weights, sms)
+        return _low_latency(exchange.low, name, x, ids, weights, sms), sms or all_sms
     if not isinstance(exchange.normal, Normal):
         raise ExecutorError(f"{name}: exchanges go through NCCL here, without a budget")
     return _normal(exchange.normal, name, x, ids, weights, sms), sms
@@ -56,7 +56,7 @@ def _normal(
 
 def _low_latency(
     low: LowLatency, name: str, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, sms: int
-) -> tuple[Callable[[], Any], int]:
+) -> Callable[[], Any]:
     turn = cycle(BUFFERS)
 
     def dispatch() -> Any:
@@ -73,4 +73,4 @@ def _low_latency(
         received, _ = dispatch()
     rows = received[0] if isinstance(received, tuple) else received
     back = torch.randn_like(rows, dtype=torch.bfloat16)
-    return dispatch if name == "dispatch_ll" else combine, sms or ALL_SMS
+    return dispatch if name == "dispatch_ll" else combine
