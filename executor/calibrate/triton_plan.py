@@ -5,19 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from executor.calibrate.plan import Task, task
+from executor.calibrate.plan import DECODE_TOKENS, KV_TOKENS, SPLITS, Task, task
 
-# SMs of the exchange and the cap of the GEMMs beside it; 0: no cap.
-SPLITS = ((8, 0), (8, 124), (16, 116), (24, 108), (32, 100))
+# Splits as in `executor.calibrate.plan`: SMs of the exchange, and the cap of the GEMMs beside it.
 QUICK_SPLITS = ((8, 0), (8, 124), (24, 108), (32, 100))
 PREFILL_TOKENS = (1536, 3072, 6144, 12288)
 QUICK_PREFILL_TOKENS = (1536, 6144)
 # The same in decode, the SMs being those of the combine's send; 0: no limit. The first and the last
 # are the splits of single-batch overlap.
 SENDS = ((0, 0), (3, 129), (8, 124), (32, 100))
-DECODE_TOKENS = (8, 24, 48, 96, 120)
 QUICK_DECODE_TOKENS = (8, 48, 120)
-KV_TOKENS = (1024, 4096)
 # Exchanges beside compute, with their tokens. A send of the combine runs beside GEMMs that stream
 # weights and beside those that compute.
 BESIDE_TOKENS, BESIDE_TOKENS_LOW = 3072, 96
