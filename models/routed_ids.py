@@ -15,17 +15,23 @@ from models.topk_draw import Ids
 _BROKEN = (OSError, ValueError, TypeError, OverflowError, MemoryError, RecursionError, TokenError)
 
 
+class FewIds(InputError):
+    """A file that holds the ids of fewer tokens than are asked for."""
+
+
 def read_ids(path: str, num_tokens: int, model: Model) -> Ids:
     """The first `num_tokens` rows, int32[num_tokens, k], -1 for invalid; later rows are not read.
 
-    InputError for what is no `.npy` file of integers [tokens, k], or holds an id that the model has not.
+    FewIds for fewer rows, InputError for what is no `.npy` file of integers [tokens, k], or holds an id that the model has not.
     """
     ids = _mapped(path)
     if ids.ndim != 2 or ids.dtype.kind not in "iu":
         shape = ", ".join(map(str, ids.shape))
         raise _refusal(path, f"{ids.dtype}[{shape}]", "one integer array [tokens, k]")
     if ids.shape[0] < num_tokens or ids.shape[1] != model.top_k:
-        raise _refusal(path, list(ids.shape), f"[{num_tokens} or more, {model.top_k}]")
+        kind = InputError if ids.shape[1] != model.top_k else FewIds
+        allowed = f"[{num_tokens} or more, {model.top_k}]"
+        raise kind(path, "routing.path", list(ids.shape), allowed)
     ids = np.array(ids[:num_tokens])
     if ids.size and (ids.min() < -1 or ids.max() >= model.n_routed_experts):
         extreme = int(ids.min()) if ids.min() < -1 else int(ids.max())

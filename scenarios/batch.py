@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from models.deployment import Batch
+from scenarios.errors import BatchTooLarge
 from scenarios.schema import MAX_TOKENS, Decode, Prefill, Scenario
 
 Lengths = tuple[tuple[int, ...], ...]
@@ -31,6 +32,7 @@ def _decode(scenario: Scenario, decode: Decode) -> Batch:
             ("phase", "decode", "batch_per_rank"),
             f"makes {sum(counts)} sequences on {ranks} ranks",
             allowed=f"{MAX_SEQUENCES} in all",
+            kind=BatchTooLarge,
         )
     new = tuple((max(1, drafts),) * count for count in counts)
     prefix = tuple((kv,) * count for count, kv in zip(counts, cached, strict=True))
@@ -48,6 +50,7 @@ def _prefill(scenario: Scenario, prefill: Prefill) -> Batch:
             ("phase", "prefill", "tokens_per_rank"),
             f"makes {sum(tokens)} tokens in all",
             allowed=f"{MAX_TOKENS} over all ranks",
+            kind=BatchTooLarge,
         )
     new = tuple(_cut(count, prefill.sequence_tokens) for count in tokens)
     prefix = tuple((prefill.prefix_tokens,) * len(lengths) for lengths in new)

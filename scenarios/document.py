@@ -36,10 +36,11 @@ class Document:
         allowed: str = "",
         near: Iterable[str] = (),
         word: str | int = "",
+        kind: type[ScenarioError] = ScenarioError,
     ) -> ScenarioError:
-        """An error that points at the value (or the key) of `path`, else at its nearest parent."""
+        """An error of this `kind`, at the value (or the key) of `path`, else at its nearest parent."""
         where, excerpt = self._place(path, at_key)
-        return ScenarioError(
+        return kind(
             problem,
             where=where,
             key=dotted(path),

@@ -57,6 +57,10 @@ class ScenarioError(InputError):
         return f"{head}\n{self.excerpt}" if self.excerpt else head
 
 
+class BatchTooLarge(ScenarioError):
+    """A batch that is larger than the KV pool of a rank, the file of its ids, or what is built at all."""
+
+
 def close_match(word: str, names: Iterable[str]) -> str | None:
     """The name most like `word`, or None when none is close."""
     by_lower = {name.lower(): name for name in names}

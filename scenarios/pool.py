@@ -6,6 +6,7 @@ from models.deployment import Batch, Deployment
 from models.kv_cache import kv_bytes_per_token, kv_cache_bytes
 from models.memory import GIB, static_pool_tokens, unloaded_bytes
 from models.weights import weights_bytes
+from scenarios.errors import BatchTooLarge
 from scenarios.schema import Scenario
 
 
@@ -35,7 +36,7 @@ def kv_pool_tokens(scenario: Scenario, deployment: Deployment) -> int | None:
 def check_pool(
     scenario: Scenario, deployment: Deployment, batch: Batch, pool_tokens: int | None
 ) -> None:
-    """ScenarioError when the sequences of a rank need more KV cache than the pool of a rank holds."""
+    """BatchTooLarge when the sequences of a rank need more KV cache than the pool of a rank holds."""
     if pool_tokens is None:
         return
     needs = [kv_tokens(deployment, batch, rank) for rank in range(deployment.ep_size)]
@@ -50,6 +51,7 @@ def check_pool(
         f"rank {needs.index(most)} needs the KV cache of {most:,} tokens, the pool holds "
         f"{pool_tokens:,} ({_reason(scenario, pool_tokens)})",
         allowed="a smaller batch, or a larger pool",
+        kind=BatchTooLarge,
     )
 
 

@@ -13,10 +13,11 @@ from models.fusion_deployment import decide_for
 from models.fusion_product import BACKENDS
 from models.machine import Machine
 from models.profile import library_machines, load_machine
+from models.routed_ids import FewIds
 from models.routing import Routing, RoutingSpec, route
 from models.sglang_rules import Rules, available_versions, load_rules
 from scenarios.batch import batch_of
-from scenarios.errors import ScenarioError
+from scenarios.errors import BatchTooLarge, ScenarioError
 from scenarios.idle import Idle, check_routing, idle_keys
 from scenarios.pool import check_pool, kv_pool_tokens
 from scenarios.schema import ModelSpec, Scenario, UserSchedule
@@ -251,7 +252,8 @@ def _route(scenario: Scenario, batch: Batch, model: Model) -> Routing:
         if key not in type(scenario.routing).model_fields:
             raise
         problem = f"{error.source}: {_found(error.value)}" if key == "path" else "does not fit"
-        raise scenario.fault(("routing", key), problem, allowed=error.allowed) from error
+        kind = BatchTooLarge if isinstance(error, FewIds) else ScenarioError
+        raise scenario.fault(("routing", key), problem, allowed=error.allowed, kind=kind) from error
 
 
 def _found(value: object) -> str:

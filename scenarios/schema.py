@@ -293,14 +293,23 @@ class Scenario(Section):
         return any(path[: n + 1] in origins for n in range(len(path)))
 
     def fault(
-        self, path: KeyPath, problem: str, *, allowed: str = "", near: Iterable[str] = ()
+        self,
+        path: KeyPath,
+        problem: str,
+        *,
+        allowed: str = "",
+        near: Iterable[str] = (),
+        kind: type[ScenarioError] = ScenarioError,
     ) -> ScenarioError:
-        """An error about the value at `path`, with file, line and column where it came from one."""
+        """An error of this `kind` about the value at `path`, with file, line and column where it came from
+        one."""
         value: Any = self
         for part in path:
             value = getattr(value, str(part)) if isinstance(value, BaseModel) else value[part]
         if isinstance(value, BaseModel):
             value = value.model_dump(exclude_unset=True)
         if self._document is None:
-            return ScenarioError(problem, key=dotted(path), value=value, allowed=allowed, near=near)
-        return self._document.error(path, problem, value=value, allowed=allowed, near=near)
+            return kind(problem, key=dotted(path), value=value, allowed=allowed, near=near)
+        return self._document.error(
+            path, problem, value=value, allowed=allowed, near=near, kind=kind
+        )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from models.errors import InputError
 from moe_overlap.answers.probe import refused_at, step_us
 from moe_overlap.answers.variation import at_size, size_of, unrouted
 from moe_overlap.row import Row
+from scenarios.errors import BatchTooLarge
 from scenarios.resolve import Resolved, ScheduleChoice
 
 # Beyond it routing alone takes seconds to draw, and throughput has long settled.
@@ -48,7 +48,7 @@ def operating(sizes: Sizes, choice: ScheduleChoice, size: int, limit: str) -> Op
     """The schedule at this size; None when it cannot run there."""
     try:
         at = sizes(size)
-    except InputError:  # its KV cache is larger than the pool
+    except BatchTooLarge:
         return None
     us = step_us(at, choice)
     return None if us is None else Operating(size, limit, us, at.tokens_per_step / us * 1e6)

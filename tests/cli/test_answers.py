@@ -6,11 +6,16 @@ import json
 import subprocess
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import moe_overlap as mo
+from models.errors import InputError
+from moe_overlap.answers import capacity
+from moe_overlap.answers.variation import size_of
 from moe_overlap.answers.words import answer_lines
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -143,3 +148,32 @@ def test_a_search_that_ends_before_memory_does_says_how_far_it_went() -> None:
     assert line.endswith("Batches of more than 524,288 tokens over all ranks were not looked at.")
     bound = answer_lines(_document(EP8, limit_ms=4.0))
     assert not any("not looked at" in line for line in bound)
+
+
+def test_only_a_batch_too_large_means_that_a_size_does_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolved = mo.resolve(mo.load("tiny", ["schedules=[tbo]", "runtime.max_total_tokens=1300"]))
+    sizes, choice = capacity.Sizes(resolved, {}), resolved.choice("tbo")
+    assert capacity.operating(sizes, choice, 20, "memory") is not None
+    assert capacity.operating(sizes, choice, 21, "memory") is None
+
+    def broken(*_: object) -> None:
+        raise InputError("profile", "gaps", 1, "another")
+
+    monkeypatch.setattr(capacity, "at_size", broken)
+    with pytest.raises(InputError, match="another"):
+        capacity.operating(sizes, choice, 22, "memory")
+
+
+@pytest.mark.parametrize(("rows", "most"), [(1.0, 16), (1.5, 24)])
+def test_a_file_of_ids_holds_so_many_tokens(tmp_path: Path, rows: float, most: int) -> None:
+    resolved = mo.resolve(mo.load("tiny", ["schedules=[tbo]"]))
+    assert size_of(resolved) == 16
+    ids, tokens = tmp_path / "ids.npy", round(rows * sum(resolved.batch.tokens))
+    np.save(ids, np.tile(np.arange(resolved.deployment.model.top_k), (tokens, 1)))
+    sets = ["schedules=[tbo]", f"routing={{distribution: file, path: {ids}}}"]
+    sizes = capacity.Sizes(mo.resolve(mo.load("tiny", sets)), {})
+    choice = resolved.choice("tbo")
+    assert capacity.operating(sizes, choice, most, "memory") is not None
+    assert capacity.operating(sizes, choice, most + 1, "memory") is None
