@@ -6,6 +6,7 @@ A command module imports nothing heavy at its top: `moe-overlap --help` has to b
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 
@@ -74,6 +75,11 @@ def _root(
 def main() -> None:
     """Runs the command line; the exit status says how it ended (see `moe_overlap.errors`)."""
     gc.set_threshold(COLLECT_AFTER)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a terminal that has no sign for a micro gets a "?"
+            stream.reconfigure(errors="replace")
     try:
         app()
     except (InputError, GrammarError) as error:

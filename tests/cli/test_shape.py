@@ -74,3 +74,16 @@ def test_a_shadowing_package_is_named(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert f"{other / '__init__.py'} shadows the package 'models'" in done.stderr
+
+
+def test_a_terminal_without_all_signs_gets_the_rest(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "moe_overlap", "compare", "tiny", "--fidelity", "fast"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii", "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "layer ?s" in done.stdout
