@@ -83,8 +83,6 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
                 trace_gaps.append(record["ns"])
             elif what == "hbm":
                 result.hbm_gbps = max(result.hbm_gbps, record["gbps"])
-            elif what == "footprint":
-                result.footprints[record["kind"]] = _footprint(record)
             elif what == "hold":
                 result.holds += (record,)
             elif what == "machine":
@@ -97,7 +95,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
             ) from error
         reasons.update(record.get("throttled", ()))
         result.others |= bool(record.get("others"))
-    result.footprints |= {
+    result.footprints = {
         kind: _footprint(longest)
         for kind, launches in launched.items()
         if (longest := _longest(launches)) is not None

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.attention_counts import absorbed_attention
 from models.calibrated_profile import Calibrated, base_profile, calibrated
 from models.calibration_records import sorted_out, work_of, work_record
 from models.counts import elementwise, gemm, grouped_gemm
 from models.errors import InputError
 from models.machine import Machine
 from models.profile import load_machine
-from models.sequences import SequenceSums
 from models.work import Grid, Work
 
 BASE = "h200-2x-nvlink"
@@ -53,24 +51,6 @@ def records(noise: np.random.Generator, factor: float = 1.25) -> list[dict[str, 
         {"what": "host", "class": "triton", "ns": 22000.0},
         {"what": "host", "class": "triton", "ns": 24000.0},
         {"what": "hbm", "gbps": 4250.0},
-        {
-            "what": "footprint",
-            "kind": "attention_decode",
-            "kernel": "softmax",
-            "ctas": 128,
-            "threads": 256,
-            "registers": 16384,
-            "smem_bytes": 4096,
-        },
-        {
-            "what": "footprint",
-            "kind": "norm",
-            "kernel": "odd",
-            "ctas": 1,
-            "threads": 256,
-            "registers": 1 << 20,
-            "smem_bytes": 0,
-        },
     ]
     for work, sms, grid in (*dense(), *norms()):
         ns = base.costs.alone(work, grid, sms).ns * factor * (1 + 0.02 * noise.standard_normal())
@@ -165,13 +145,19 @@ def test_what_another_calibration_differs_by_is_stated(tmp_path: Path) -> None:
         calibrated(given, name="mine", base=BASE, seed=SEED, source=SOURCE, earlier=other)
 
 
-def test_footprints_are_taken_where_an_sm_offers_them(machine: Machine) -> None:
-    sums = SequenceSums(4, 4, 64, 64)
-    work = absorbed_attention(sums, 128, 512, 64, kv_bytes=2)
-    footprint = machine.costs.footprint(work, machine.grid("attention_decode"))
+def test_footprints_are_taken_where_an_sm_offers_them(tmp_path: Path) -> None:
+    given = records(np.random.default_rng(1))
+    fits = {"threads": 256, "registers": 16384, "smem_bytes": 4096}
+    too_large = {"threads": 256, "registers": 1 << 20, "smem_bytes": 0}
+    for entry in (record for record in given if record["what"] == "alone"):
+        taken = fits if entry["work"]["kind"] == "gemm" else too_large
+        entry["launches"] = [{"kernel": "odd", "ns": 100.0, "ctas": 128} | taken]
+    sorted_records = sorted_out(given, SEED, SOURCE)
+    made = calibrated(sorted_records, name="mine", base=BASE, seed=SEED, source=SOURCE)
+    costs = load_machine(written(made, tmp_path)).costs
+    footprint = costs.footprint(gemm(1024, 7168, 16384, "fp8_block"), STATIC)
     assert (footprint.threads, footprint.registers, footprint.smem_bytes) == (256, 16384, 4096)
-    norm = elementwise("norm", 8, 7168, 8, 8)
-    assert machine.costs.footprint(norm, Grid()).registers < 65536
+    assert costs.footprint(elementwise("norm", 8, 7168, 8, 8), Grid()).registers < 65536
 
 
 def test_what_was_measured_is_answered(machine: Machine) -> None:
@@ -271,7 +257,10 @@ def test_repeated_points_become_their_median_with_their_spread() -> None:
     assert point.spread == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("record", [{"what": "sideways"}, {"what": "alone", "sms": 3}, {}])
+@pytest.mark.parametrize(
+    "record",
+    [{"what": "sideways"}, {"what": "footprint", "kind": "norm"}, {"what": "alone", "sms": 3}, {}],
+)
 def test_a_record_that_is_none_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="record 1"):
         sorted_out([record], SEED, "records.jsonl")
