@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.pairs_plan import Compute, Pair, loops, parts_of
 from models.machine import Cost, Costs, Footprint, Machine
+from models.measured import percentile
 from models.profile import load_machine
 from models.work import Grid, Work
 from moe_overlap.gated import gate_machine
@@ -135,10 +136,9 @@ def compare(path: Path) -> None:
         pairs = ((real.calls_us, mine.calls_us), (real.gaps_us, mine.gaps_us))
         cells = ["; ".join(" ".join(f"{us:.0f}" for us in side) for side in both) for both in pairs]
         print(f"| {name} | {' | '.join(cells)} |")
-    ordered = sorted(errors)
     print(
         f"\n{len(errors)} compute calls: error median {median(errors):.1%}, "
-        f"90th percentile {ordered[round(0.9 * (len(ordered) - 1))]:.1%}"
+        f"90th percentile {percentile(errors, 0.9):.1%}"
     )
 
 

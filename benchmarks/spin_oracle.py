@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.spin_programs import random_program, scaled
 from models.machine import Gaps, Machine, SmResources
+from models.measured import percentile
 from models.spin import spin_machine
 from schedules.json_form import program_from_json, program_to_json
 from schedules.program import Program
@@ -146,13 +147,13 @@ def compare(program: Program, on: Machine, runs: Sequence[Timeline]) -> Row:
     worst = max(watched, key=lambda key: abs(start[key]))
     last = max(span.end_ns for span in expected.values())
     last_measured = median(max(s.end_ns for s in run.values()) for run in measured)
-    ordered = sorted(abs(value) for value in start.values())
+    late = [abs(value) for value in start.values()]
     return Row(
         name=program.name,
         spans=len(expected),
         waited=len(watched),
-        median_start_ns=median(ordered),
-        p90_start_ns=ordered[int(0.9 * (len(ordered) - 1))],
+        median_start_ns=median(late),
+        p90_start_ns=percentile(late, 0.9),
         worst_start_ns=round(start[worst]),
         worst_op=f"{worst[1]} on rank {worst[0]}",
         median_end_ns=median(abs(value) for value in end.values()),

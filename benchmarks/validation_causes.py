@@ -20,11 +20,10 @@ from typing import Any
 
 from benchmarks.validation import PREDICTED, PROFILES, read
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
-from benchmarks.validation_document import percentile
 from benchmarks.validation_outcome import Case, cases
 from benchmarks.validation_predictors import BF16_TFLOPS, FP8_TFLOPS, HBM_GBPS
 from models.machine import Cost, Costs, Footprint, HostCosts, Machine
-from models.measured import MeasuredPoint, read_points
+from models.measured import MeasuredPoint, percentile, read_points
 from models.point_costs import series_of
 from models.profile import load_machine
 from models.work import Grid, Work

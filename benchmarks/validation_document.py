@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.hidden import LEAST_SHARE
 from benchmarks.validation_outcome import PUBLIC_NAME, Case
+from models.measured import percentile
 
 PLAIN = ("sum", "max", "SM share", "roofline")
 OURS = "engine, this profile"
@@ -92,7 +93,7 @@ def predictors(found: Sequence[Case]) -> list[str]:
             right += c.apart and (gain > 0) == (c.gain > 0)
         rows.append(
             f"| {LABELS.get(name, name)} | {median(errors):.1%} "
-            f"| {percentile(sorted(errors), 0.9):.1%} "
+            f"| {percentile(errors, 0.9):.1%} "
             f"| {100 * median(off):.1f} points | {right} of {sum(c.apart for c in found)} |"
         )
     return rows
@@ -151,11 +152,6 @@ def table(found: Iterable[Case]) -> list[str]:
             f"| {c.error:+.1%} | {c.gain:+.1%} | {c.predicted_gain:+.1%}{verdict} | {hidden} | {mhz} |"
         )
     return rows
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The nearest rank of sorted values."""
-    return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
 
 
 def targets(found: Sequence[Case]) -> list[str]:

@@ -19,8 +19,9 @@ from statistics import median
 
 from benchmarks.validation import PUBLIC, predict, read
 from benchmarks.validation_cases import groups
-from benchmarks.validation_document import percentile, predictors, table
+from benchmarks.validation_document import predictors, table
 from benchmarks.validation_outcome import Case, cases
+from models.measured import percentile
 from models.profile import load_machine
 from moe_overlap.gated import makespan_ns, predicted
 

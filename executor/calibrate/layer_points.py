@@ -11,6 +11,7 @@ from executor.calibrate.kernel_times import Run, Runs
 from executor.calibrate.store import Record
 from executor.kernel_set import kernel_name
 from models.calibration_records import work_record
+from models.measured import spread_of
 from models.work import EXCHANGE_KINDS, Work
 from schedules.program import Op
 
@@ -152,7 +153,7 @@ def point_records(
             "work": work_record(work),
             "sms": sms,
             "ns": round(median(values), 1),
-            "spread": round(_spread(values), 4),
+            "spread": round(spread_of(values), 4),
             "runs": len(values),
             "launches": kernels[work, sms],
             **state,
@@ -166,10 +167,3 @@ def held_sms(op: Op, num_sms: int) -> int:
     if op.work.kind in EXCHANGE_KINDS and op.grid.sm_budget is None and op.role == "whole":
         return int(dict(op.work.dims).get("num_sms", num_sms))
     return op.grid.enforced_budget or num_sms
-
-
-def _spread(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    low = ordered[round(0.1 * (len(ordered) - 1))]
-    high = ordered[round(0.9 * (len(ordered) - 1))]
-    return (high - low) / median(ordered)
