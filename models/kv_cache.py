@@ -6,6 +6,8 @@ from models.deployment import INDEXED_RATIO, Attention, Batch, Deployment
 from models.sequences import attention_ranks
 
 VALUE_BYTES = {"bf16": 2, "fp8": 1}
+# Buffers of a layer that later tokens of a sequence read.
+CACHES = ("kv_cache", "kv_compressed")
 
 
 def kv_bytes_per_token(deployment: Deployment) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from models.deployment import LayerKernels
+from models.kv_cache import CACHES
 from models.layer import layer_kernels
 from models.sglang_tbo import deep_gemm_sms, tbo_strategy
 from schedules.builders.assemble import ClassSteps, assemble, transfers_of
@@ -178,11 +179,14 @@ def _letter_steps(
 
 def _after_the_other_piece(step: Step, place: Place) -> Step:
     """Child B attends to the piece of its first sequence that child A cached in the same layer."""
-    own = f"{place.prefix}kv_cache"
-    if not isinstance(step, Launch) or own not in step.op.reads:
+    if not isinstance(step, Launch):
         return step
-    other = f"L{place.layer}.{CHILDREN[0]}.kv_cache"
-    return replace(step, op=replace(step.op, reads=(*step.op.reads, other)))
+    others = tuple(
+        f"L{place.layer}.{CHILDREN[0]}.{cache}"
+        for cache in CACHES
+        if f"{place.prefix}{cache}" in step.op.reads
+    )
+    return replace(step, op=replace(step.op, reads=(*step.op.reads, *others))) if others else step
 
 
 def _merged(children: Mapping[str, ChildSteps], last: int) -> Inherited:

@@ -10,6 +10,7 @@ from models.routing import RoutingSpec, route
 from models.sglang_rules import Refused
 from schedules.builders import build
 from schedules.builders.turns import issue_order
+from schedules.lint import lint
 from schedules.program import Begin, HostWork, Launch, Op, Program, Record, Wait
 from tests.models.layer_cases import prefill
 from tests.schedules.build_cases import DECODE, PREFILL, case, kernel, program
@@ -140,6 +141,25 @@ def test_a_two_chunk_child_reads_what_the_other_cached() -> None:
     # Between sequences there is no such piece.
     even = {op.name: op for op in program("tbo", PREFILL, layers=1).classes[0].ops}
     assert "L0.a.kv_cache" not in even["L0.b.attn"].reads
+
+
+def test_lint_sees_that_a_two_chunk_child_needs_the_others_compressed_keys() -> None:
+    """With child A's compressed keys on a stream of their own that nobody waits for."""
+    deployment, _, _ = case(PREFILL, "deepseek-v4-flash")
+    batch = prefill(8, 1, 1000)
+    routing = route(RoutingSpec(), batch.tokens, deployment.model)
+    built = build("tbo", deployment, batch, routing, layers=1, allow_refused=True)
+    assert not [found for found in lint(built) if found.severity == "error"]
+    loose = tuple(
+        replace(step, op=replace(step.op, stream="comm"))
+        if isinstance(step, Launch) and step.op.name == "L0.a.compress.pool"
+        else step
+        for step in built.classes[0].steps
+    )
+    classes = (replace(built.classes[0], steps=loose), *built.classes[1:])
+    races = [found.message for found in lint(replace(built, classes=classes))]
+    assert [text for text in races if "L0.b.attn" in text and "L0.a.kv_compressed" in text]
+    assert [text for text in races if "L0.b.index" in text and "L0.a.kv_compressed" in text]
 
 
 def test_a_users_list_with_qwen_yields() -> None:
