@@ -116,7 +116,7 @@ def _print_table(result: Comparison, target: Path | None) -> None:
     for line in note_lines(document):
         console.print(line)
     best = document["best"]
-    console.print(f"\n{'No schedule fits' if best is None else f'{best}: ' + document['verdict']}.")
+    console.print("" if best is None else f"\n{best}: {document['verdict']}.")
     for line in (*document["answers"]["lines"], document["why"], shortcuts_line(document)):
         if line:
             console.print(line)

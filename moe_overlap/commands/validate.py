@@ -151,6 +151,9 @@ def _given(names: list[str], files: list[Path]) -> dict[str, tuple[Timeline, tup
         timelines = [load_timeline(file) for file in files]
     except ValueError as error:
         raise Refused(f"--measured: {error}") from None
+    for file, timeline in zip(files, timelines, strict=True):
+        if timeline.origin != "measured":
+            raise Refused(f"--measured: {file}: is {timeline.origin}; allowed: what `run -o` wrote")
     return {
         name: (timeline, (timeline.makespan_ns,))
         for name, timeline in zip(names, timelines, strict=True)

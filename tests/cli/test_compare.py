@@ -177,3 +177,10 @@ def test_simulate_refuses_what_the_rules_refuse(run: Run, tmp_path: Path) -> Non
     words = ("--set", "model=deepseek-v4-flash", "--allow-refused")
     nothing = run("simulate", EP8, "--schedule", "tbo", *words)
     assert nothing.returncode == 1 and "; there is nothing to build" in nothing.stderr
+
+
+def test_where_the_rules_refuse_all_nothing_is_said_of_memory(run: Run) -> None:
+    done = run("compare", EP8, "--set", "schedules=[sbo]", "--fidelity", "fast")
+    assert done.returncode == 1
+    assert "No schedule can run. sbo is refused (sbo.sm90)" in done.stdout
+    assert "fits" not in done.stdout

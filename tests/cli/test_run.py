@@ -61,6 +61,9 @@ def test_a_file_that_is_absent_or_of_another_schedule_is_named(run: Run, tmp_pat
     assert done.returncode == 1 and "'tbo' is not usable; allowed: baseline" in done.stderr
     done = run("validate", "tiny", "-s", "baseline", "--measured", str(absent))
     assert done.returncode == 1 and f"--measured: {absent}: No such file" in done.stderr
+    run("simulate", "tiny", "-s", "tbo", "-o", str(recorded))
+    done = run("validate", "tiny", "-s", "tbo", "--measured", str(recorded))
+    assert done.returncode == 1 and f"{recorded}: is predicted" in done.stderr
 
 
 def test_an_unknown_kernel_set_is_refused(run: Run) -> None:
