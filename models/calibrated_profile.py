@@ -71,7 +71,9 @@ def calibrated(
         content["gpu"] = {"device": str(gpu)}
     _add_figures(content, records, source)
     add_footprints(content, records, profile)
-    for kind, launch in launches_of(str(records.machine.get("kernels", ""))).items():
+    # Records of before there was another set do not name theirs.
+    kernel_set = str(records.machine.get("kernels", "production"))
+    for kind, launch in launches_of(kernel_set, source).items():
         content.setdefault("kernels", {}).setdefault(kind, {}).update(launch)
     add_kinds(content, records.holds, profile)
     add_tails(content, records, profile, source)

@@ -16,6 +16,7 @@ from executor.calibrate.triton_plan import SENDS, triton_plan
 from models.calibrated_profile import calibrated
 from models.calibration_records import sorted_out, work_record
 from models.counts import elementwise
+from models.errors import InputError
 from models.profile import load_machine
 from schedules.program import Op
 
@@ -98,3 +99,11 @@ def test_a_profile_of_the_set_launches_as_the_set_does(tmp_path: Path) -> None:
     for machine in (triton, production):
         costs = dict(machine.host.by_class)
         assert (costs["combine"], costs["notify"]) == (40_000, 30_000)
+
+
+def test_a_set_that_nobody_wrote_down_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    with pytest.raises(InputError, match="kernels: 'tritn' is not usable") as caught:
+        profile(tmp_path, "tritn")
+    assert caught.value.source == "synthetic"
+    assert caught.value.allowed == "production, triton; did you mean 'triton'?"
