@@ -29,7 +29,7 @@ from models.kernel_launches import launches_of
 from models.machine import Costs
 from models.measured import MeasuredPoint, write_points
 from models.point_costs import PointCosts
-from models.profile import library_machines, load_machine, load_profile
+from models.profile import POINTS_SUFFIX, library_machines, load_machine, load_profile
 from models.profile_schema import GapsSection, ProfileFile
 from models.work import EXCHANGE_KINDS, Grid
 
@@ -81,7 +81,7 @@ def calibrated(
     content["interference"] = interference_section(records, source)
     below = load_machine(base).costs
     kernels = held_out_kernels(records.points, below, profile)
-    points_file = f"{name}.points.csv"
+    points_file = f"{name}{POINTS_SUFFIX}"
     content["points"] = {
         "file": points_file,
         "held_seed": seed,

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from models.errors import InputError
+from models.dims import DIMS, FLOP_DTYPES
+from models.errors import InputError, choices
 from models.work import Work
 
 COLUMNS = (
@@ -136,6 +137,18 @@ def _parsed(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((name, int(value)) for name, _, value in parts))
 
 
+def _check_names(path: Path, line: int, row: dict[str, str], work: Work) -> None:
+    """A size that the kind has not, or lacks, would make a series of its own that nobody asks for."""
+    names, known = tuple(name for name, _ in work.dims), DIMS[work.kind]
+    if names not in known:
+        odd = next((name for name in names if not any(name in one for one in known)), None)
+        allowed = " or ".join(";".join(f"{name}=" for name in one) for one in known)
+        hint = f"{odd!r} is none of them; " if odd else ""
+        raise InputError(str(path), "dims", row["dims"], f"{hint}{work.kind} has {allowed}", line)
+    if not {name for name, _ in work.flops} <= set(FLOP_DTYPES):
+        raise InputError(str(path), "flops", row["flops"], choices(FLOP_DTYPES), line)
+
+
 def _point(path: Path, line: int, row: dict[str, str]) -> MeasuredPoint:
     column = ""
     values: dict[str, float] = {}
@@ -150,6 +163,7 @@ def _point(path: Path, line: int, row: dict[str, str]) -> MeasuredPoint:
         work = Work(row["kind"], dims, flops, int(values["read_bytes"]), int(values["write_bytes"]))
     except (TypeError, ValueError) as error:
         raise InputError(str(path), column, row.get(column), "see the header", line) from error
+    _check_names(path, line, row, work)
     if not 0 < values["ns"] < 1e12 or not 1 <= values["sms"] <= 1e5:
         raise InputError(str(path), "ns", row, "a positive time on at least one SM", line)
     return MeasuredPoint(

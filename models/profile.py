@@ -26,6 +26,9 @@ from models.work import Grid
 
 _LIBRARY = Path(str(files("models"))) / "library" / "hardware"
 _MOST_BYTES = 1_000_000
+# What every calibration writes, the points last, and the name of their file after the profile's.
+_MEASURED = ("interference", "points")
+POINTS_SUFFIX = ".points.csv"
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ def _validated(layers: tuple[Layer, ...]) -> ProfileFile:
     content: dict[str, Any] = {}
     for layer in layers:
         content = _merged(content, layer.content)
+    _check_whole(layers, content)
     content = deepcopy(content)
     content.pop("base", None)
     gpu = content.get("gpu")
@@ -162,6 +166,27 @@ def _validated(layers: tuple[Layer, ...]) -> ProfileFile:
         return ProfileFile.model_validate(content)
     except ValidationError as error:
         raise _refusal(layers, error) from error
+
+
+def _check_whole(layers: tuple[Layer, ...], content: Mapping[str, Any]) -> None:
+    """InputError for a calibrated profile without its last sections: cut off, it would stand on its base.
+    It states the GPU that was measured, and its points lie beside it."""
+    for layer in layers:
+        if layer.path.with_suffix(POINTS_SUFFIX).is_file():
+            _need_sections(layer, layer.content)
+    gpu = content.get("gpu")
+    if isinstance(gpu, Mapping) and gpu.get("device"):
+        _need_sections(layers[-1], content)
+
+
+def _need_sections(layer: Layer, content: Mapping[str, Any]) -> None:
+    for name in _MEASURED:
+        if not isinstance(content.get(name), Mapping):
+            lines = len(layer.text.splitlines())
+            wanted = (
+                f"a section each of {', '.join(_MEASURED)}, as calibrate writes it: cut off here?"
+            )
+            raise InputError(str(layer.path), name, None, wanted, lines)
 
 
 def _mappings(tree: object) -> list[dict[str, Any]]:

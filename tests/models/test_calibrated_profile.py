@@ -206,6 +206,35 @@ def test_a_key_taken_out_by_hand_is_named_by_line(made: Calibrated, tmp_path: Pa
     assert lines[caught.value.line - 1] == "points:"
 
 
+def test_a_profile_cut_off_at_any_section_does_not_stand_on_its_base(
+    made: Calibrated, tmp_path: Path
+) -> None:
+    path = written(made, tmp_path)
+    lines = made.profile.splitlines()
+    starts = [number for number, line in enumerate(lines) if number and line[0] != " "]
+    points = next(number for number, line in enumerate(lines) if line.startswith("points:"))
+    for number in sorted({*starts, *range(points, len(lines)), points - 1}):
+        path.write_text("\n".join(lines[:number]) + "\n")
+        with pytest.raises(InputError) as caught:
+            load_machine(path)
+        assert caught.value.source == str(path)
+        assert caught.value.key.partition(".")[0] in ("interference", "points")
+        assert 0 < caught.value.line <= number
+
+
+def test_a_measured_gpu_without_points_is_refused_wherever_the_file_lies(
+    made: Calibrated, tmp_path: Path
+) -> None:
+    path = tmp_path / "alone.yaml"
+    before, _, _ = made.profile.partition("points:")
+    path.write_text(before)
+    with pytest.raises(InputError, match=r"points: is missing.*calibrate writes it: cut off here"):
+        load_machine(path)
+    mine = f"base: {BASE}\nname: mine\nsource: me\ngpu: {{hbm_gib: 100.0}}\n"
+    path.write_text(mine)
+    assert load_machine(path).hbm_gib == 100.0
+
+
 def test_points_that_are_gone_are_named(made: Calibrated, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(made.profile)

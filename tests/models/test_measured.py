@@ -136,9 +136,13 @@ def sorted_points(points: tuple[MeasuredPoint, ...]) -> list[MeasuredPoint]:
     [
         ("gemm", "gamm", "kind", 3),
         ("m=256", "m=many", "dims", 3),
+        ("m=256", "rows=256", "dims", 3),
+        ("m=256;", "", "dims", 3),
+        ("m=256;", "m=256;m=128;", "dims", 3),
         (",132,", ",0,", "ns", 3),
         ("kind,", "sort,", "header", 2),
         ("fp8=", "fp8=x", "flops", 3),
+        ("fp8=", "pf8=", "flops", 3),
     ],
 )
 def test_a_point_edited_by_hand_is_refused_by_line_and_column(
@@ -149,6 +153,15 @@ def test_a_point_edited_by_hand_is_refused_by_line_and_column(
     with pytest.raises(InputError) as caught:
         read_points(file)
     assert (caught.value.key, caught.value.line) == (column, line)
+
+
+def test_a_misspelt_size_is_named_beside_those_that_the_kind_has(tmp_path: Path) -> None:
+    file = tmp_path / "points.csv"
+    file.write_text(write_points([point(256, 132, 1.5)]).replace("m=256", "mm=256"))
+    with pytest.raises(InputError) as caught:
+        read_points(file)
+    said = "dims: 'k=2048;mm=256;n=7168' is not usable; allowed: 'mm' is none of them; gemm has k=;m=;n="
+    assert str(caught.value) == f"{file}:2: {said}"
 
 
 def test_no_points_are_a_refusal(tmp_path: Path) -> None:
