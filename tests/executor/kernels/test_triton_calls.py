@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ TOKENS, EXPERTS, ALL_SMS = 6, 8, 96
 Drawn = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def opened(mode: str, device: str) -> TritonExchange:
+def opened(mode: Literal["normal", "low_latency"], device: str) -> TritonExchange:
     a2a = A2A(mode=mode, max_dispatch_tokens_per_rank=16)
     return open_exchange(Deployment(MODEL, MACHINE, 1, a2a=a2a), 16, None, torch.device(device))
 
