@@ -22,8 +22,8 @@ def skeleton(name: str, base: str) -> str:
     profile, _ = load_profile(base)
     lines = [
         f"# Profile of {name}, started from {base}. Keep what you have not measured out of this file: it",
-        f"# then comes from {base}. Give every section that you change its source. Rates of links",
-        f"# slow no exchange, and sizes in a table keep its times: those of {base} until you merge yours.",
+        f"# then comes from {base}. Give every section that you change its source. Slower links slow",
+        f"# exchanges; faster ones, and sizes in a table, keep the times of {base} until you merge yours.",
         f"base: {base}",
         f"name: {name}",
         "source: TODO who measured what, when, with which versions",

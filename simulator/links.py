@@ -114,21 +114,12 @@ class Links:
                 transfer.move(now, share)
 
     def _shares(self, paces: Sequence[float]) -> list[float]:
-        if len(paces) < 2:
-            return [1.0] * len(paces)
         demands = [
             {port: nbytes * pace for port, nbytes in transfer.ports.items()}
             for transfer, pace in zip(self._transfers, paces, strict=True)
         ]
-        return max_min_shares(demands, self._capacities(demands))
-
-    def _capacities(self, demands: Sequence[Mapping[Port, float]]) -> dict[Port, float]:
-        """Bytes per ns of each port in use: its bandwidth, or what one transfer alone was seen to get."""
-        capacities: dict[Port, float] = {}
-        for demand in demands:
-            for port, gbps in demand.items():
-                capacities[port] = max(capacities.get(port, self._nominal[port[1]]), gbps)
-        return capacities
+        ports = {port for demand in demands for port in demand}
+        return max_min_shares(demands, {port: self._nominal[port[1]] for port in sorted(ports)})
 
     def gbps(self, port: Port) -> float:
         """Bytes per ns through a port now."""

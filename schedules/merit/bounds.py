@@ -45,7 +45,7 @@ def bounds(program: Program, machine: Machine, fastest: Fastest | None = None) -
     fastest = fastest or Fastest(machine)
     chain_ns, chain = _chain(program, fastest)
     compute = max((_compute(cls.ops, fastest) for cls in program.classes), default=0.0)
-    return Bounds(int(compute), int(communication_ns(program, machine, fastest)), chain_ns, chain)
+    return Bounds(int(compute), int(communication_ns(program, machine)), chain_ns, chain)
 
 
 def _compute(ops: tuple[Op, ...], fastest: Fastest) -> float:

@@ -6,52 +6,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.machine import Machine
-from schedules.merit.fastest import Fastest
-from schedules.program import Exchange, Op, Program
+from schedules.program import Exchange, Program
 
 
-def communication_ns(program: Program, machine: Machine, fastest: Fastest) -> float:
-    """The port that needs longest, over the first rank of every class."""
+def communication_ns(program: Program, machine: Machine) -> float:
+    """ns of the port that needs longest at its rate, over the first rank of every class."""
     ranks = [cls.ranks[0] for cls in program.classes if cls.ranks]
     if not ranks:
         return 0.0
     fabric = machine.fabric
-    nominal = np.array([fabric.nvlink_gbps] * 2 + [fabric.nic_gbps] * 2)
-    gbps = np.broadcast_to(nominal, (len(ranks), 4)).copy()
+    gbps = np.array([fabric.nvlink_gbps] * 2 + [fabric.nic_gbps] * 2)
     whole = np.zeros((len(ranks), 4))
     known: dict[tuple[int, tuple[int, ...]], NDArray[np.float64]] = {}
-    alone = _alone_ns(program, fastest)
     for exchange in program.exchanges:
         key = (id(exchange.bytes), exchange.ranks)
         if key not in known:
             known[key] = _port_bytes(exchange, machine)
         place = {rank: position for position, rank in enumerate(exchange.ranks)}
         rows = [place.get(rank, -1) for rank in ranks]
-        through = np.where(np.array(rows)[:, None] >= 0, known[key][rows], 0.0)
-        whole += through
-        ns = alone.get(exchange.name, 0)
-        if ns > 0:
-            gbps = np.maximum(gbps, through / ns)
+        whole += np.where(np.array(rows)[:, None] >= 0, known[key][rows], 0.0)
     return float((whole / gbps).max(initial=0.0))
-
-
-def _alone_ns(program: Program, fastest: Fastest) -> dict[str, int]:
-    """How long each transfer takes at its fastest: its flight, or its slowest rank's kernel."""
-    found: dict[str, int] = {}
-    flying = {e.name: e.flight for e in program.exchanges if e.flight is not None}
-    for name, work in flying.items():
-        found[name] = fastest.flight_ns(work)
-    for cls in program.classes:
-        for op in cls.ops:
-            if op.exchange is not None and op.exchange not in flying and _moves(op):
-                ns = fastest.ns(op.work, op.grid)
-                known = found.get(op.exchange, ns)
-                found[op.exchange] = min(known, ns) if op.role == "send" else max(known, ns)
-    return found
-
-
-def _moves(op: Op) -> bool:
-    return op.role in ("send", "whole")
 
 
 def _port_bytes(exchange: Exchange, machine: Machine) -> NDArray[np.float64]:

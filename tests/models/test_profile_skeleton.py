@@ -24,7 +24,7 @@ def test_a_skeleton_loads_as_it_stands_and_names_what_to_fill_in(tmp_path: Path)
     assert mine.name == "mine"
     assert (mine.num_sms, mine.fabric, mine.gaps) == (base.num_sms, base.fabric, base.gaps)
     assert mine.interference == base.interference
-    assert "Rates of links\n# slow no exchange" in text
+    assert "faster ones, and sizes in a table, keep the times" in text
     path.write_text(text.replace("sms: 132", "sms: 100", 1))
     assert load_machine(path).num_sms == 100
     with pytest.raises(InputError, match="did you mean"):

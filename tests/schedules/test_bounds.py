@@ -97,11 +97,12 @@ def test_communication_counts_bytes_by_port(per_node: int, ns: int) -> None:
     assert bounds(_program(steps, steps, exchanges=exchanges), machine).communication_ns == ns
 
 
-def test_a_transfer_that_alone_is_faster_than_its_port_moves_the_bound() -> None:
+def test_no_table_moves_the_bound_of_a_port() -> None:
+    """Two transfers of 20 kB at 400 GB/s need 100 ns, though each is said to take 25 alone."""
     machine = spin_machine(4)
     steps = (_transfer("x", 25), _transfer("y", 25))
     exchanges = (_exchange("x", 20000), _exchange("y", 20000))
-    assert bounds(_program(steps, steps, exchanges=exchanges), machine).communication_ns == 50
+    assert bounds(_program(steps, steps, exchanges=exchanges), machine).communication_ns == 100
 
 
 def test_a_cycle_has_no_bounds() -> None:
