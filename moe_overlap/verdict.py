@@ -15,7 +15,9 @@ CLOSE: Word = "too close to call"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`best` and `runner_up` by step time (None when there is none), their difference and its noise."""
+    """`best` by step time, and the row that comes closest to it (None when there is none): the fastest of
+    those whose difference to it is within the noise, else the next fastest; their difference and its
+    noise."""
 
     best: str | None
     runner_up: str | None
@@ -34,11 +36,16 @@ def judge(rows: Sequence[Row]) -> Verdict:
         return Verdict(None, None, None, None, None)
     if len(ranked) == 1:
         return Verdict(ranked[0].name, None, CLEAR, None, None)
-    first, second = ranked[0].figures, ranked[1].figures
-    assert first is not None and second is not None  # can_win says so
-    margin, noise = second.step_ns - first.step_ns, second.noise_against(first)
-    word = CLEAR if margin > noise else CLOSE
-    return Verdict(ranked[0].name, ranked[1].name, word, margin, noise)
+    first, *others = ranked
+    against = [_against(first, other) for other in others]
+    return next((verdict for verdict in against if verdict.verdict == CLOSE), against[0])
+
+
+def _against(first: Row, other: Row) -> Verdict:
+    best, rival = first.figures, other.figures
+    assert best is not None and rival is not None  # can_win says so
+    margin, noise = rival.step_ns - best.step_ns, rival.noise_against(best)
+    return Verdict(first.name, other.name, CLEAR if margin > noise else CLOSE, margin, noise)
 
 
 def explain(document: Mapping[str, Any]) -> str:
@@ -65,7 +72,7 @@ def _race(document: Mapping[str, Any], rows: Mapping[str, Any], best: Mapping[st
         return f"A step takes {step} µs with {name} and with {second['name']} alike."
     lead = (
         f"A step takes {step} µs with {name} and {second['step_us']} µs with {second['name']}, "
-        f"the next best: {document['margin_us']} µs apart"
+        f"which comes closest: {document['margin_us']} µs apart"
     )
     if document["verdict"] == CLOSE:
         return f"{lead}, within the {document['noise_us']} µs that the cost figures leave open."

@@ -53,6 +53,18 @@ def test_doubts_of_different_kinds_add_as_squares() -> None:
     assert verdict.verdict == "too close to call"
 
 
+def test_the_best_is_clear_only_when_it_is_clear_of_all() -> None:
+    # sequential is 2 us behind and errs alike; tbo is 5 us behind, and 8 us uncertain in another kind
+    rows = [
+        _row("tbo", 95, {"flight": 8}),
+        _row("sequential", 92, {"gemm": 6}),
+        _row("baseline", 90, {"gemm": 6}),
+    ]
+    verdict = judge(rows)
+    assert (verdict.best, verdict.runner_up) == ("baseline", "tbo")
+    assert (verdict.verdict, verdict.noise_ns) == ("too close to call", 10e3)
+
+
 def test_a_band_ends_at_the_bound() -> None:
     # 100 +- 5 us, but nothing beats the chain of 98 us
     row = _row("baseline", 100, {"gemm": 3, "flight": 4})
