@@ -43,11 +43,18 @@ def locate(name_or_path: str | Path) -> Path:
 
 
 def load(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
-    """The scenario of a library name or a YAML file, with `KEY=VALUE` overrides applied.
+    """The scenario of a library name or a YAML file, with `KEY=VALUE` overrides applied. Its name tells
+    what was overridden, since its answers are no longer those of the file; schedules stand in a table
+    by themselves, and a name of one's own stays.
 
     Raises ScenarioError (an InputError) with file, line, column, key, value and what is allowed.
     """
-    return check(override(read_document(locate(name_or_path)), overrides))
+    scenario = check(override(read_document(locate(name_or_path)), overrides))
+    keys = [text.partition("=")[0].strip() for text in overrides]
+    told = [text for text, key in zip(overrides, keys, strict=True) if key != "schedules"]
+    if not told or "name" in keys:
+        return scenario
+    return scenario.model_copy(update={"name": f"{scenario.name}, with {', '.join(told)}"})
 
 
 def check(document: Document) -> Scenario:

@@ -105,6 +105,16 @@ def test_overrides_replace_scale_and_extend() -> None:
     assert scenario.shared_experts.waterfill
 
 
+def test_a_name_tells_what_was_overridden() -> None:
+    name = load("tiny").name
+    assert (
+        load("tiny", ["runtime.step_overhead_us=5"]).name
+        == f"{name}, with runtime.step_overhead_us=5"
+    )
+    assert load("tiny", ["schedules=[tbo]"]).name == name
+    assert load("tiny", ["name=mine", "parallel.ep=2"]).name == "mine"
+
+
 def test_a_relative_override_scales_each_rank_and_defaults() -> None:
     scenario = load(
         "tiny", ["phase.decode.batch_per_rank=[10, 20]", "phase.decode.batch_per_rank=+50%"]
