@@ -70,13 +70,11 @@ def _race(document: Mapping[str, Any], rows: Mapping[str, Any], best: Mapping[st
     second = rows[document["runner_up"]]
     if not document["margin_us"]:
         return f"A step takes {step} µs with {name} and with {second['name']} alike."
-    lead = (
-        f"A step takes {step} µs with {name} and {second['step_us']} µs with {second['name']}, "
-        f"which comes closest: {document['margin_us']} µs apart"
-    )
+    lead = f"A step takes {step} µs with {name} and {second['step_us']} µs with {second['name']}"
+    margin, noise = document["margin_us"], document["noise_us"]
     if document["verdict"] == CLOSE:
-        return f"{lead}, within the {document['noise_us']} µs that the cost figures leave open."
-    return f"{lead}, more than the {document['noise_us']} µs that the cost figures leave open."
+        return f"{lead}: {margin} µs apart, within the {noise} µs that the cost figures leave open."
+    return f"{lead}, the next best: {margin} µs apart, more than the {noise} µs that the cost figures leave open."
 
 
 def _exposure(best: Mapping[str, Any], rival: Mapping[str, Any]) -> str:

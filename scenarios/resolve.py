@@ -67,8 +67,11 @@ class Resolved:
         return f"{choice.name}+fused+waterfill" if waterfill else f"{choice.name}+fused"
 
     def fusion_note(self) -> str:
-        """Why flags that ask for fusion have no effect; empty where they have one."""
+        """Why flags that speak of fusion have no effect; empty where they have one."""
         flags, decision = self.scenario.shared_experts, self._fusion("baseline")
+        cleared = [step for step in decision.steps if ("disable", False) in step.changed]
+        if flags.fusion == "disable" and cleared:
+            return f"disable has no effect ({cleared[0].rule}): {cleared[0].reason.rstrip('.')}"
         if decision.outcome != "not fused" or not (flags.waterfill or flags.fusion == "enforce"):
             return ""
         return f"shared_experts has no effect ({decision.rule}): {decision.reason}"

@@ -71,7 +71,7 @@ def gain_words(row: Row) -> str:
 
 
 def _milli(us: float) -> str:
-    return f"{us / 1000:,.2f}"
+    return f"{us / 1000:,.2f}" if us < 1e6 else f"{us / 1000:,.1f}"
 
 
 def _tenth(value: float) -> str:

@@ -15,13 +15,13 @@ Document = Mapping[str, Any]
 
 
 def compare_table(document: Document) -> Group:
-    """A title, and the schedules of a `compare` document as one table of at most 80 columns for the
-    usual names.
+    """A title, and the schedules of a `compare` document as one table; where the terminal is narrow
+    long names wrap, never figures.
 
     The winner's row is bold. A refused schedule has dashes for figures; `refusals` gives the reasons.
     """
     table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("schedule", no_wrap=True)
+    table.add_column("schedule", overflow="fold", min_width=10)
     shown = [column for column in COLUMNS if column.short]
     for column in shown:
         table.add_column(column.short, justify="right", no_wrap=True)

@@ -37,6 +37,12 @@ def test_a_model_that_cannot_fuse_runs_as_it_is_and_says_so() -> None:
     assert "class.no_check" in one.fusion_note()
 
 
+def test_waterfill_switches_fusion_on_again_and_says_so() -> None:
+    one = resolved("shared_experts={fusion: disable, waterfill: true}")
+    assert one.built_name(one.choice("baseline")) == "baseline+fused+waterfill"
+    assert one.fusion_note().startswith("disable has no effect (arg.waterfill_enables): ")
+
+
 def test_a_server_that_does_not_start_is_kept_to_be_refused() -> None:
     one = resolved("shared_experts.waterfill=true", scenario="deepseek-v3-h100-ep72-decode")
     assert one.built_name(one.choice("baseline")) == "baseline+fused+waterfill"
