@@ -62,7 +62,6 @@ def predict(group: Group, schedule: str, machine: Machine, public: Machine) -> d
         "low_ns": round(low),
         "high_ns": round(high),
         "phase": own.phase,
-        "floor_ns": own.floor_ns,
         "doubt_ns": {kind: round(ns) for kind, ns in sorted(own.doubt_ns.items())},
         "others": by_plain(group, schedule, machine) | {PUBLIC_NAME: other.ns},
     }

@@ -161,7 +161,7 @@ def _prediction(record: Mapping[str, Any]) -> Prediction:
     ns, doubts = record["ns"], record["doubt_ns"]
     if "phase" in record:
         low, high = record["phase"]
-        return Prediction(ns, doubts, (low, high), record["floor_ns"])
+        return Prediction(ns, doubts, (low, high))
     noise = hypot(*doubts.values())
     return Prediction(
         ns, doubts, ((record["low_ns"] + noise) / ns, (record["high_ns"] - noise) / ns)

@@ -38,8 +38,7 @@ class Figures:
     @property
     def step(self) -> Prediction:
         """The step with what it leaves open."""
-        floor = max(self.bounds_ns.values(), default=0.0)
-        return Prediction(self.step_ns, self.doubt_ns, self.phase, floor, self.shortcuts)
+        return Prediction(self.step_ns, self.doubt_ns, self.phase, self.shortcuts)
 
     @property
     def noise_ns(self) -> float:

@@ -1,8 +1,8 @@
 """What a prediction leaves open: costs on its critical path, the ranks' phases, and folded ranks.
 
 One rule for a step that is compared and for a program that is measured behind a gate: kinds of kernels
-err independently, one kind errs alike, nothing beats a bound, and ranks that the host launches kernel by
-kernel are up to half a layer apart.
+err independently, one kind errs alike, and ranks that the host launches kernel by kernel are up to half a
+layer apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from models.machine import Machine
 from models.work import Grid, Work
 from moe_overlap.gated import gate_machine, gated, makespan_ns, predicted
 from moe_overlap.prediction import launch_of
-from schedules.merit import PathItem, bounds, critical_path, layer_ns
+from schedules.merit import PathItem, critical_path, layer_ns
 from schedules.merit.bubbles import FLIGHT_LANE
 from schedules.merit.critical_path import HOST
 from schedules.program import Op, Program
@@ -32,14 +32,12 @@ class Prediction:
 
     `doubt_ns` is, by kind of kernel or by what kinds have in common, how much of it would change if that
     cost were off by its stated uncertainty. `phase` are the least and the most that it is multiplied by
-    when ranks start apart; `floor_ns` is the largest lower bound; `shortcuts` the relative error that
-    folded ranks may have.
+    when ranks start apart; `shortcuts` is the relative error that folded ranks may have.
     """
 
     ns: float
     doubt_ns: Mapping[str, float]
     phase: tuple[float, float] = IN_PHASE
-    floor_ns: float = 0.0
     shortcuts: float = 0.0
 
     @property
@@ -49,9 +47,9 @@ class Prediction:
 
     @property
     def band_ns(self) -> tuple[float, float]:
-        """Least and most; the least never goes below the largest bound."""
+        """Least and most. A bound does not end it: it is made of the same costs and errs with them."""
         low, high = (self.ns * factor for factor in self.phase)
-        return max(min(low, self.floor_ns), low - self.noise_ns), high + self.noise_ns
+        return low - self.noise_ns, high + self.noise_ns
 
     @property
     def spread_ns(self) -> float:
@@ -76,7 +74,7 @@ def prediction(program: Program, machine: Machine) -> tuple[Prediction, Timeline
         before_ns = timeline.makespan_ns - ns
         phase = phase_of(gated(program), gate_machine(machine), timeline, layer, before_ns)
     doubts = doubts_of(program, machine, timeline, critical_path(timeline))
-    return Prediction(ns, doubts, phase, bounds(program, machine).largest_ns), timeline
+    return Prediction(ns, doubts, phase), timeline
 
 
 def phase_of(

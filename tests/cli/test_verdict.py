@@ -65,11 +65,11 @@ def test_the_best_is_clear_only_when_it_is_clear_of_all() -> None:
     assert (verdict.verdict, verdict.noise_ns) == ("too close to call", 10e3)
 
 
-def test_a_band_ends_at_the_bound() -> None:
-    # 100 +- 5 us, but nothing beats the chain of 98 us
+def test_a_band_goes_below_a_bound_made_of_the_same_costs() -> None:
+    # 100 +- 5 us, though nothing beats the chain of 98 us at the costs as they are
     row = _row("baseline", 100, {"gemm": 3, "flight": 4})
     assert row.figures is not None
-    assert row.figures.band_ns == pytest.approx((98e3, 105e3))
+    assert row.figures.band_ns == pytest.approx((95e3, 105e3))
 
 
 def test_nothing_can_run() -> None:
