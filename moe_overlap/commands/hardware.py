@@ -50,7 +50,7 @@ def _write_skeleton(target: Path, name: str, base: str) -> None:
     from moe_overlap.output import writable
     from schedules.files import write_beside
 
-    write_beside(writable(target), skeleton(name, base))
+    write_beside(writable(_fresh(target)), skeleton(name, base))
 
 
 def _write_merged(target: Path, name: str, base: str, table: str, timings: Path) -> None:
@@ -59,6 +59,18 @@ def _write_merged(target: Path, name: str, base: str, table: str, timings: Path)
     from schedules.files import write_beside
 
     found = merged(name, base, table, timings)
-    target = writable(target)
-    write_beside(writable(target.parent / found.table_name), found.table)
+    table_file = _fresh(target.parent / found.table_name)
+    target = writable(_fresh(target))
+    write_beside(writable(table_file), found.table)
     write_beside(target, found.profile)
+
+
+def _fresh(target: Path) -> Path:
+    """The path, where nothing is yet: a profile may have been filled in by hand since."""
+    from moe_overlap.errors import Refused
+
+    if target.exists():
+        raise Refused(
+            f"{target} is there already, perhaps filled in: remove it, or give another -o"
+        )
+    return target

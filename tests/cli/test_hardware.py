@@ -36,6 +36,17 @@ def test_own_timings_are_merged(run: Run, tmp_path: Path) -> None:
     assert "7168,7168,1024,50\n" in (tmp_path / "profiles" / "timed-gemm_fp8.csv").read_text()
 
 
+def test_a_profile_that_is_there_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("n,k,m,us\n7168,7168,1024,50\n")
+    timings = ("--timings", "mine.csv", "--table", "gemm.fp8")
+    (tmp_path / "mine.yaml").write_text("filled in\n")
+    for options in ((), timings):
+        done = run("hardware", "new", "mine", "--base", "h200-8x-ib", *options)
+        assert (done.returncode, "is there already" in done.stderr) == (1, True)
+    assert (tmp_path / "mine.yaml").read_text() == "filled in\n"
+    assert not (tmp_path / "mine-gemm_fp8.csv").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
