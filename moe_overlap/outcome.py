@@ -10,12 +10,11 @@ from moe_overlap.answers.variation import halved
 from moe_overlap.fidelity import Fidelity, fold_error
 from moe_overlap.figures import Predicted, figures_of
 from moe_overlap.memory_fit import fit_of
-from moe_overlap.prediction import launch_of, program_of, refusal_of, variant_of
+from moe_overlap.prediction import flaw_of, launch_of, program_of, refusal_of, variant_of
 from moe_overlap.row import Row
 from moe_overlap.uncertain import phase_of
 from scenarios.resolve import Resolved, ScheduleChoice
 from schedules.builders import Fold
-from schedules.lint import lint
 from schedules.program import Program
 from simulator import Deadlock, simulate, simulate_step
 
@@ -74,9 +73,9 @@ def predict(
     row = _with_memory(programs, row, sample)
     if row.refused and not allow_refused:
         return row
-    for finding in lint(sample):
-        if finding.severity == "error":
-            return replace(row, refused=_refusal(f"lint.{finding.rule}", finding.message))
+    flaw = flaw_of(sample)
+    if flaw is not None:
+        return replace(row, refused=flaw)
     return _simulated(resolved, row, programs, fidelity)
 
 
@@ -107,7 +106,7 @@ def _simulated(resolved: Resolved, row: Row, programs: Programs, fidelity: Fidel
         elif fidelity == "auto":
             figures = replace(figures, shortcuts=_shortcuts(programs, layers))
     except Deadlock as deadlock:
-        return replace(row, refused=_refusal("deadlock", str(deadlock)))
+        return replace(row, refused=Refusal(rule="deadlock", reason=str(deadlock), evidence="run"))
     error = None if fidelity == "fast" else figures.shortcuts
     return replace(
         row, program=program, timeline=step.timeline, figures=figures, shortcut_error=error
@@ -128,7 +127,3 @@ def _shortcuts(programs: Programs, layers: int) -> float:
         deployment.machine,
         deployment.ep_size,
     )
-
-
-def _refusal(rule: str, reason: str) -> Refusal:
-    return Refusal(rule=rule, reason=reason, evidence="run")

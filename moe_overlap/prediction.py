@@ -14,6 +14,7 @@ from scenarios.errors import KeyPath
 from scenarios.resolve import Resolved, ScheduleChoice
 from schedules.builders import Fold, notes, refusal, variant
 from schedules.builders import build as build_schedule
+from schedules.lint import lint
 from schedules.program import Begin, Program
 from schedules.timeline import Timeline
 from simulator import simulate as simulate_program
@@ -29,16 +30,32 @@ def build(
 ) -> Program:
     """The program of `layers` MoE layers under the schedule called `name`.
 
-    Refused (an InputError) when the serving engine refuses the schedule, unless `allow_refused`.
+    Refused (an InputError) when the serving engine refuses the schedule, or lint finds an error in it,
+    unless `allow_refused`.
     """
     try:
-        return program_of(
+        program = program_of(
             resolved, resolved.choice(name), layers=layers, fold=fold, allow_refused=allow_refused
         )
     except RuleRefused as refused:
-        refusal = refused.refusal
-        way = "there is nothing to build" if allow_refused else "--allow-refused builds it anyway"
-        raise Refused(f"{name} is refused ({refusal.rule}): {refusal.reason}; {way}") from refused
+        raise _refused(name, refused.refusal, allow_refused) from refused
+    flaw = None if allow_refused else flaw_of(program)
+    if flaw is not None:
+        raise _refused(name, flaw, allow_refused)
+    return program
+
+
+def _refused(name: str, refusal: Refusal, allow_refused: bool) -> Refused:
+    way = "there is nothing to build" if allow_refused else "--allow-refused builds it anyway"
+    return Refused(f"{name} is refused ({refusal.rule}): {refusal.reason}; {way}")
+
+
+def flaw_of(program: Program) -> Refusal | None:
+    """The first error that lint finds (a race, a wait without a record, a cycle), as a refusal."""
+    for found in lint(program):
+        if found.severity == "error":
+            return Refusal(rule=f"lint.{found.rule}", reason=found.message, evidence="run")
+    return None
 
 
 def simulate(

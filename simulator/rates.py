@@ -3,8 +3,8 @@
 HBM is one resource: when demands exceed what is achievable, all its users are cut alike. A communication
 kernel is bound by latency, so it slows with the share of SMs that its neighbours keep busy and with
 their HBM rate (`models.machine.slowdown_beside`), with coefficients of its direction and its own SMs where
-they are known; a compute kernel slows by the same law beside communication, with those of its kind. The larger of the two reasons holds; they are never
-multiplied, and kernels are never paired.
+they are known; a compute kernel slows by the same law beside communication, with those of its kind. The
+larger of the two reasons holds; they are never multiplied, and kernels are never paired.
 """
 
 from __future__ import annotations

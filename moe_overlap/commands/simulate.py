@@ -54,8 +54,6 @@ def simulate(
     if program:
         _print_program(built)
         return
-    if not allow_refused:
-        _require_sound(built, schedule)
     if output is not None:
         check_writable(output)
     with progress() as report:
@@ -73,18 +71,6 @@ def simulate(
         from viz.terminal_timeline import timeline_text
 
         stdout().print(timeline_text(timeline))
-
-
-def _require_sound(program: Program, schedule: str) -> None:
-    from moe_overlap.errors import Refused
-    from schedules.lint import lint
-
-    for finding in lint(program):
-        if finding.severity == "error":
-            raise Refused(
-                f"{schedule} is refused (lint.{finding.rule}): {finding.message}; "
-                "--allow-refused simulates it anyway"
-            )
 
 
 def _print_program(program: Program) -> None:
