@@ -131,6 +131,16 @@ def without_peers(mine: Times, ranks: Sequence[Times], ops: Mapping[str, Op]) ->
     return result
 
 
+def slowest_rank(ranks: Sequence[Times], ops: Mapping[str, Op]) -> int:
+    """The rank whose kernels take longest, exchanges apart: GPUs of one model differ at their power
+    limit, and the others wait for the slowest."""
+    return max(range(len(ranks)), key=lambda rank: _compute_ns(ranks[rank], ops))
+
+
+def _compute_ns(times: Times, ops: Mapping[str, Op]) -> float:
+    return sum(median(values) for name, values in times.items() if ops[name].exchange is None)
+
+
 def point_records(
     times: Times,
     ops: Mapping[str, Op],

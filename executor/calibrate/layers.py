@@ -21,6 +21,7 @@ from executor.calibrate.layer_points import (
     launched_nothing,
     launches_by_op,
     point_records,
+    slowest_rank,
     times_by_op,
     without_peers,
 )
@@ -39,8 +40,9 @@ WARM_UPS = 2
 REPEATS = 10
 CALLS = 8
 # The GPU's power control and the host's caches settle while a program is repeated; only then is
-# anything measured. Small programs draw little power.
-SETTLE_NS = 1_200_000_000
+# anything measured. Small programs draw little power. An H200 lowers its clock after some 0.8 s above
+# its power limit, too far at first.
+SETTLE_NS = 1_600_000_000
 SETTLE_SMALL_NS = 300_000_000
 LARGE_TOKENS = 3000
 LEAST_RUNS, MOST_RUNS = 6, 60
@@ -81,22 +83,23 @@ class LayerBench:
             for _ in range(LEAST_RUNS):
                 execute(case.program, kernels, rank=rank)
         with Watch(self.reader) as watch:
-            runs = self._profiled(case, kernels)
+            settling = runs_each if max(case.batch.tokens) > LARGE_TOKENS else REPEATS // 2
+            runs = self._profiled(case, kernels, settling)
         calls = {} if kernels.walks_calls else CALL_PARTS
         return self._records(case, runs, watch.state, calls) + host
 
-    def _profiled(self, case: Case, kernels: Production) -> Runs:
+    def _profiled(self, case: Case, kernels: Production, settling: int) -> Runs:
         rank = self.sessions.rank
         kernels.annotate = True
 
         def repeat() -> None:
-            for _ in range(REPEATS):
+            for _ in range(settling + REPEATS // 2):
                 execute(case.program, kernels, rank=rank)
 
         names = [op.name for op in case.program.launches(rank)]
         runs = runs_by_range(traced(repeat), names)
-        # The profiler's start is a pause: the GPU is warm again in the later half.
-        return {name: repeats[len(repeats) // 2 :] for name, repeats in runs.items()}
+        # The profiler's start is a pause, after which the GPU settles again.
+        return {name: repeats[settling:] for name, repeats in runs.items()}
 
     def _records(
         self, case: Case, runs: Runs, state: ClockState | None, calls: Calls
@@ -105,8 +108,10 @@ class LayerBench:
         gap = launch_gap_ns(runs)
         graphs = case.batch.phase == "decode"
         times = times_by_op(runs, ops, max(0.0, gap - GRAPH_SAVES_NS) if graphs else gap, calls)
-        alone = without_peers(times, gathered(times), ops)
-        clocks = state_record(state)
+        every, states = zip(*gathered((times, state)), strict=True)
+        slow = slowest_rank(every, ops)
+        alone, clocks = without_peers(every[slow], every, ops), state_record(states[slow])
+        ops = case.ops(slow)
         return [
             {"what": "trace_gap", "ns": round(gap, 1)},
             *point_records(alone, ops, self.num_sms, clocks, launches_by_op(runs, ops, calls)),

@@ -15,6 +15,7 @@ from executor.calibrate.layer_points import (
     launch_gap_ns,
     launches_by_op,
     point_records,
+    slowest_rank,
     times_by_op,
     without_peers,
 )
@@ -148,6 +149,14 @@ def test_waiting_for_peers_is_not_a_kernels_own_time() -> None:
     alone = without_peers(mine, [mine, peer], ops)
     assert alone == {"L0.dispatch": [300.0, 310.0], "L0.norm1": [10.0, 11.0]}
     assert without_peers(mine, [mine, {"L0.dispatch": [1.0]}], ops)["L0.dispatch"] == [300.0, 500.0]
+
+
+def test_the_rank_whose_gpu_is_slower_counts() -> None:
+    ops = {"L0.gate": gemm_op("L0.gate"), "L0.dispatch": exchange_op("L0.dispatch", "dispatch")}
+    quick = {"L0.gate": [100.0, 101.0, 300.0], "L0.dispatch": [900.0]}
+    slow = {"L0.gate": [104.0, 103.0, 105.0], "L0.dispatch": [200.0]}
+    assert slowest_rank([quick, slow], ops) == 1
+    assert slowest_rank([slow, quick], ops) == 0
 
 
 def test_layers_with_the_same_work_make_one_point() -> None:
