@@ -16,7 +16,8 @@ FP32 = 4
 SCALE_BLOCK = 128
 BLOCK_M = 128
 
-_FLOP_DTYPE = {"bf16": "bf16", "fp8_block": "fp8", "nvfp4": "fp4"}
+# What the tensor cores compute in, by the format of the weights.
+FLOP_DTYPE = {"bf16": "bf16", "fp8_block": "fp8", "nvfp4": "fp4"}
 
 
 def ceil_to(value: int, block: int) -> int:
@@ -46,7 +47,7 @@ def gemm(m: int, n: int, k: int, weights: str, kind: str = "gemm") -> Work:
     """[m, k] times [k, n] with a bf16 result: 2 m n k operations."""
     return work(
         kind,
-        flops={_FLOP_DTYPE[weights]: 2 * m * n * k},
+        flops={FLOP_DTYPE[weights]: 2 * m * n * k},
         read_bytes=activation_bytes(m, k, weights) + weight_bytes(n, k, weights),
         write_bytes=m * n * BF16,
         m=m,
@@ -99,7 +100,7 @@ def grouped_gemm(kind: str, rows: tuple[int, ...], n: int, k: int, weights: str,
     computed = padded if kind == "grouped_gemm_contiguous" else sum(rows)
     return work(
         kind,
-        flops={_FLOP_DTYPE[weights]: 2 * computed * n * k},
+        flops={FLOP_DTYPE[weights]: 2 * computed * n * k},
         read_bytes=activation_bytes(computed, k, weights) + active * weight_bytes(n, k, weights),
         write_bytes=computed * n * BF16,
         experts=len(rows),

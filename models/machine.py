@@ -202,7 +202,8 @@ class Machine:
     N CTAs still run takes `(a + (1 - a) (n / N)^4)^(1/4)` of its full time; 1 is no speed-up.
     `static_tails` replace it for a kind of work. `gpu` is
     the name of the GPU, "" where it has none. `front_ends` says which front end each stream of a
-    program's list has, over and over; it counts where `Gaps.turn` is known.
+    program's list has, over and over; it counts where `Gaps.turn` is known. `flop_dtypes` are those
+    that the GPU has a peak for, () where nothing says it.
     """
 
     name: str
@@ -223,6 +224,7 @@ class Machine:
     gpu: str = ""
     shared_clock: bool = False
     front_ends: tuple[int, ...] = (0, 1)
+    flop_dtypes: tuple[str, ...] = ()
 
     def tail(self, kind: str) -> float:
         """The coefficient of the tail law of a static kernel of this kind of work."""

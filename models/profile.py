@@ -290,6 +290,7 @@ def _machine(read: _Files) -> Machine:
         shared_clock=profile.points is not None,
         static_tail=profile.static.tail,
         static_tails=tuple(sorted(profile.static.kinds.items())),
+        flop_dtypes=tuple(sorted(gpu.peak_tflops)),
     )
 
 

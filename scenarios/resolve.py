@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.config import library_models, load_model
+from models.counts import FLOP_DTYPE
 from models.deployment import A2A, A2AMode, Batch, Deployment, Model, Quantization
 from models.errors import InputError
 from models.fusion import Decision
@@ -211,6 +212,7 @@ def _deployment(scenario: Scenario, model: Model, machine: Machine, batch: Batch
             f"leaves no SM of the {machine.num_sms} to compute",
             allowed=f"fewer than {machine.num_sms}",
         )
+    _check_weights(scenario, machine)
     return Deployment(
         model=model,
         machine=machine,
@@ -224,6 +226,17 @@ def _deployment(scenario: Scenario, model: Model, machine: Machine, batch: Batch
         quantization=Quantization(**scenario.quantization.model_dump()),
         moe_runner=scenario.runtime.moe_runner,
     )
+
+
+def _check_weights(scenario: Scenario, machine: Machine) -> None:
+    """ScenarioError for a format of the weights that the GPU does not compute in."""
+    known, weights = machine.flop_dtypes, scenario.quantization.weights
+    if known and FLOP_DTYPE[weights] not in known:
+        raise scenario.fault(
+            ("quantization", "weights"),
+            f"computes in {FLOP_DTYPE[weights]}, for which {machine.name} has no gpu.peak_tflops",
+            allowed=", ".join(name for name, dtype in FLOP_DTYPE.items() if dtype in known),
+        )
 
 
 def _mode(scenario: Scenario, batch: Batch) -> A2AMode:

@@ -202,3 +202,17 @@ def test_the_exported_schema_knows_every_key_and_refuses_others() -> None:
     assert all(
         section["additionalProperties"] is False for section in sections if "properties" in section
     )
+
+
+def test_a_format_that_the_gpu_has_no_peak_for_is_refused_at_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "fp4.yaml"
+    text = library()["tiny"].read_text()
+    path.write_text(f"{text}quantization: {{weights: nvfp4}}\n")
+    with pytest.raises(ScenarioError) as caught:
+        resolve(load(path))
+    line = len(text.splitlines()) + 1
+    message = str(caught.value)
+    assert message.startswith(f"{path}:{line}:25: quantization.weights = 'nvfp4': computes in fp4")
+    assert "h200-2x-nvlink has no gpu.peak_tflops" in message
+    assert "allowed: bf16, fp8_block" in message
+    assert resolve(load(path, ["hardware=gb200-nvl72"])).deployment.quantization.weights == "nvfp4"
