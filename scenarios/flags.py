@@ -17,7 +17,7 @@ from models.sglang_rules import RULES_DIR
 from scenarios.document import read_text
 from scenarios.errors import ScenarioError
 
-_WHERE = "--from-flags"
+FROM_FLAGS = "--from-flags"
 _LAUNCHERS = ("-m sglang.launch_server", "-m sglang")  # what starts the server is no flag of it
 
 
@@ -110,7 +110,7 @@ def parse_launch(command: str, table: FlagTable) -> Launch:
         value = _value(flag, table.flags[flag], operands)
         if given.setdefault(flag, value) != value:
             raise ScenarioError(
-                f"is given twice, first as {given[flag]!r}", where=_WHERE, key=flag, value=value
+                f"is given twice, first as {given[flag]!r}", where=FROM_FLAGS, key=flag, value=value
             )
         at += 1 + (0 if inline else len(follows))
     _check(given, table)
@@ -124,9 +124,9 @@ def _words(command: str) -> list[str]:
     try:
         words = shlex.split(command.replace("\\\n", " "), comments=True)
     except ValueError as error:
-        raise ScenarioError(f"cannot be read as a shell does: {error}", where=_WHERE) from error
+        raise ScenarioError(f"cannot be read as a shell does: {error}", where=FROM_FLAGS) from error
     if not any(word.startswith("--") for word in words):
-        raise ScenarioError("has no flag", where=_WHERE, allowed="a launch command")
+        raise ScenarioError("has no flag", where=FROM_FLAGS, allowed="a launch command")
     return words
 
 
@@ -153,18 +153,25 @@ def _operands(words: Sequence[str], at: int) -> list[str]:
 def _value(flag: str, entry: Flag, operands: Sequence[str]) -> Any:
     if entry.value == "none":
         if operands:
-            raise ScenarioError("takes no value", where=_WHERE, key=flag, value=" ".join(operands))
+            raise ScenarioError(
+                "takes no value", where=FROM_FLAGS, key=flag, value=" ".join(operands)
+            )
         return True
     if len(operands) != 1:
         found = " ".join(operands) or "nothing"
         raise ScenarioError(
-            "takes one value", where=_WHERE, key=flag, value=found, allowed=entry.value
+            "takes one value", where=FROM_FLAGS, key=flag, value=found, allowed=entry.value
         )
     text = operands[0]
     if entry.values and text not in entry.values:
         allowed = ", ".join(entry.values)
         raise ScenarioError(
-            "is not known", where=_WHERE, key=flag, value=text, allowed=allowed, near=entry.values
+            "is not known",
+            where=FROM_FLAGS,
+            key=flag,
+            value=text,
+            allowed=allowed,
+            near=entry.values,
         )
     readers: dict[str, Callable[[str], Any]] = {
         "int": int, "float": _finite, "json": _json, "text": str,
@@ -174,7 +181,7 @@ def _value(flag: str, entry: Flag, operands: Sequence[str]) -> Any:
     except (ValueError, OSError, RecursionError) as error:
         allowed = "JSON, or a file of it that is here" if entry.value == "json" else entry.value
         raise ScenarioError(
-            "cannot be read", where=_WHERE, key=flag, value=text, allowed=allowed
+            "cannot be read", where=FROM_FLAGS, key=flag, value=text, allowed=allowed
         ) from error
 
 
@@ -197,4 +204,4 @@ def _json(text: str) -> Any:
 def _check(given: Mapping[str, Any], table: FlagTable) -> None:
     for rule in table.contradictions:
         if words := rule.words(given):
-            raise ScenarioError(f"{' and '.join(words)} contradict: {rule.why}", where=_WHERE)
+            raise ScenarioError(f"{' and '.join(words)} contradict: {rule.why}", where=FROM_FLAGS)

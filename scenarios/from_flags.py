@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from models.config import library_models, load_model
 from models.deployment import Model
-from scenarios.errors import ScenarioError
-from scenarios.flags import FlagTable, Launch, load_flags, parse_launch
+from scenarios.document import Document, parse_document
+from scenarios.errors import KeyPath, ScenarioError
+from scenarios.flag_origins import CAP_ENV, flag_origins
+from scenarios.flags import FROM_FLAGS, FlagTable, Launch, load_flags, parse_launch
 
-_WHERE = "--from-flags"
-_CAP = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
 _FP8 = ("fp8", "w8a8_fp8")
 _FP4 = ("modelopt_fp4", "nvfp4", "fp4")
 
@@ -30,13 +30,29 @@ class Assumptions:
     batch_per_rank: int | None = None
     sequence_tokens: int | None = None
 
+    def options(self) -> dict[str, Any]:
+        """The same by the names of the command line's options."""
+        return {
+            "--hardware": self.hardware,
+            "--phase": self.phase,
+            "--batch": self.batch_per_rank,
+            "--tokens": self.sequence_tokens,
+        }
+
 
 @dataclass(frozen=True)
 class Written:
-    """A scenario's YAML text, and the words of the command that it could not use."""
+    """A scenario's YAML text, the words of the command that it could not use, and what each key of it
+    came from."""
 
     text: str
     unused: tuple[str, ...]
+    origins: Mapping[KeyPath, str]
+
+    @property
+    def document(self) -> Document:
+        """The text as data, whose errors name flags."""
+        return replace(parse_document(self.text, FROM_FLAGS), origins=self.origins)
 
 
 def scenario_from_flags(
@@ -65,13 +81,14 @@ def scenario_from_flags(
     ]
     head = [f"# Assumed: {line}" for line in assumed]
     head += [f"# Not used: {word}" for word in launch.unused]
-    return Written("\n".join([*head, *lines]) + "\n", launch.unused)
+    origins = flag_origins(launch, table, assumptions.options())
+    return Written("\n".join([*head, *lines]) + "\n", launch.unused, origins)
 
 
 def _model(launch: Launch) -> tuple[str, Model]:
     path = launch.values.get("model")
     if path is None:
-        raise ScenarioError("is missing", where=_WHERE, key="--model-path")
+        raise ScenarioError("is missing", where=FROM_FLAGS, key="--model-path")
     config = Path(path) / "config.json"
     if config.is_file():
         return str(config), load_model(str(config))
@@ -80,7 +97,7 @@ def _model(launch: Launch) -> tuple[str, Model]:
     if not names:
         known = library_models()
         raise ScenarioError(
-            "is no folder with a config.json and no library model", where=_WHERE,
+            "is no folder with a config.json and no library model", where=FROM_FLAGS,
             key="--model-path", value=path, allowed=", ".join(known), near=known, word=word,
         )  # fmt: skip
     name = max(names, key=len)
@@ -95,20 +112,20 @@ def _ranks(launch: Launch, table: FlagTable) -> dict[str, int]:
     ep = values.get("ep", tp)
     for flag, size in (("--tp-size", tp), ("--dp-size", dp), ("--ep-size", ep)):
         if size < 1:
-            raise ScenarioError("is no number of ranks", where=_WHERE, key=flag, value=size)
+            raise ScenarioError("is no number of ranks", where=FROM_FLAGS, key=flag, value=size)
     if backend not in table.free_ep_backends and ep != tp:
         raise ScenarioError(
             f"contradicts --tp-size {tp}: {backend} makes the expert-parallel size the tensor-parallel one",
-            where=_WHERE, key="--ep-size", value=ep, allowed=str(tp),
+            where=FROM_FLAGS, key="--ep-size", value=ep, allowed=str(tp),
         )  # fmt: skip
     if dp > 1 and not values.get("dp_attention"):
         raise ScenarioError(
             "makes replicas of the whole server unless --enable-dp-attention is given",
-            where=_WHERE, key="--dp-size", value=dp, allowed="1, or --enable-dp-attention",
+            where=FROM_FLAGS, key="--dp-size", value=dp, allowed="1, or --enable-dp-attention",
         )  # fmt: skip
     if tp % dp:
         raise ScenarioError(
-            f"does not divide --tp-size {tp}", where=_WHERE, key="--dp-size", value=dp
+            f"does not divide --tp-size {tp}", where=FROM_FLAGS, key="--dp-size", value=dp
         )
     return {"ep": tp, "attention_tp": tp // dp, "attention_dp": dp}
 
@@ -123,7 +140,10 @@ def _phase(
         assumed.append("a decode step; the server does both")
     if role not in ("null", phase):
         raise ScenarioError(
-            f"contradicts --phase {phase}", where=_WHERE, key="--disaggregation-mode", value=role
+            f"contradicts --phase {phase}",
+            where=FROM_FLAGS,
+            key="--disaggregation-mode",
+            value=role,
         )
     tokens = assumptions.sequence_tokens
     if tokens is None:
@@ -152,14 +172,14 @@ def _a2a(launch: Launch, assumed: list[str]) -> dict[str, Any]:
     mode = launch.values.get("deepep_mode", "auto")
     if "deepep_mode" in launch.values and backend == "none":
         raise ScenarioError(
-            "needs an all-to-all", where=_WHERE, key="--deepep-mode", value=mode,
+            "needs an all-to-all", where=FROM_FLAGS, key="--deepep-mode", value=mode,
             allowed="--moe-a2a-backend deepep",
         )  # fmt: skip
     found: dict[str, Any] = {"backend": backend, "mode": mode}
-    cap = launch.env.get(_CAP)
+    cap = launch.env.get(CAP_ENV)
     if cap is not None:
         if not re.fullmatch("[0-9]{1,9}", cap):
-            raise ScenarioError("is no whole number", where=_WHERE, key=_CAP, value=cap)
+            raise ScenarioError("is no whole number", where=FROM_FLAGS, key=CAP_ENV, value=cap)
         found["max_dispatch_tokens_per_rank"] = cap
     if "deepep_config" in launch.values:
         found["num_sms"] = _deepep_sms(launch.values["deepep_config"])
@@ -178,7 +198,7 @@ def _deepep_sms(config: Any) -> int:
         shape = '{"normal_dispatch": {"num_sms": N}, "normal_combine": {"num_sms": N}}'
         raise ScenarioError(
             "gives dispatch and combine no common number of SMs",
-            where=_WHERE, key="--deepep-config", value=json.dumps(config), allowed=shape,
+            where=FROM_FLAGS, key="--deepep-config", value=json.dumps(config), allowed=shape,
         )  # fmt: skip
     return found
 

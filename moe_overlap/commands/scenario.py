@@ -36,7 +36,6 @@ def scenario(
 ) -> None:
     """Write the scenario of an SGLang launch command, and list what it could not use."""
     from moe_overlap.output import writable
-    from scenarios.document import parse_document
     from scenarios.from_flags import Assumptions, scenario_from_flags
     from scenarios.load import check
     from scenarios.resolve import resolve
@@ -44,7 +43,7 @@ def scenario(
 
     assumptions = Assumptions(hardware, phase, batch, tokens)
     written = scenario_from_flags(from_flags, assumptions)
-    resolve(check(parse_document(written.text, "--from-flags")))
+    resolve(check(written.document))
     if output is None:
         typer.echo(written.text, nl=False)
     else:

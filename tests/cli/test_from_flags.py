@@ -138,7 +138,10 @@ BASE = "--model deepseek-ai/DeepSeek-V3 --tp 16 --dp 16 --enable-dp-attention --
         ("SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=12x " + BASE, "'12x': is no whole number"),
         (BASE + "--tp-size 0", "--tp-size = 0: is given twice"),
         (BASE.replace("--tp 16 --dp 16", "--tp 0 --dp 0"), "--tp-size = 0"),
-        (BASE + "--mem-fraction-static 85", "runtime.mem_fraction_static = 85"),
+        (
+            BASE + "--mem-fraction-static 85",
+            "--mem-fraction-static 85: runtime.mem_fraction_static = 85",
+        ),
         (BASE + "--mem-fraction-static nan", "--mem-fraction-static = 'nan': cannot be read"),
         (
             BASE.replace("DeepSeek-V3", "Llama-3"),
@@ -156,6 +159,32 @@ def test_a_bad_command_is_one_message(run: Run, flags: str, message: str) -> Non
     assert (done.returncode, done.stdout) == (1, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "origin"),
+    [
+        ("--max-running-requests 100000000", (), "--from-flags: --max-running-requests 100000000"),
+        ("--quantization modelopt_fp4", (), "--from-flags: --quantization modelopt_fp4"),
+        ("--ep-num-redundant-experts 99999999", (), "--from-flags: --ep-num-redundant-experts 9"),
+        ("--mem-fraction-static 0.01", (), "--from-flags: --mem-fraction-static 0.01: "),
+        ("--max-total-tokens 10", (), "--batch (not given): phase.decode.batch_per_rank = 64: "),
+        (
+            '--deepep-config \'{"normal_dispatch": {"num_sms": 9}, "normal_combine": {"num_sms": 9}}\'',
+            (),
+            "--from-flags: --deepep-config: a2a.num_sms = 9: ",
+        ),
+        ("", ("--batch", "9999999"), "--batch 9999999: phase.decode.batch_per_rank = 9999999: "),
+        ("", ("--hardware", "none"), "--hardware none: "),
+    ],
+)
+def test_a_fault_of_the_scenario_names_the_flag_that_it_came_from(
+    run: Run, flags: str, options: tuple[str, ...], origin: str
+) -> None:
+    done = run("scenario", "--from-flags", BASE + flags, "--hardware", "h200-8x-ib", *options)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: {origin}")
+    assert done.stderr.count("\n") == 1  # no line of a text that nobody has seen
 
 
 def test_two_batch_overlap_of_collectives_needs_only_attention_dp(run: Run) -> None:
