@@ -66,6 +66,18 @@ def _per_cta(points: Iterable[MeasuredPoint]) -> dict[str, Any]:
     return {"ctas": steadier, "per_cta": max(1, round(median(counted[steadier])))}
 
 
+def add_signals(content: dict[str, Any], signals: Iterable[Mapping[str, Any]]) -> None:
+    """What signals cost each kernel that polls or raises them, by its SMs: the median over the sizes."""
+    ratios: dict[tuple[str, int], list[float]] = {}
+    for record in signals:
+        at = (record["kind"], record["sms"])
+        ratios.setdefault(at, []).append(record["ns"] / record["plain_ns"])
+    for (kind, sms), found in sorted(ratios.items()):
+        entry = content.setdefault("kernels", {}).setdefault(kind, {})
+        ratio = rounded(median(found))
+        entry.setdefault("signalled", []).append({"sms": sms, "ratio": ratio})
+
+
 def add_kinds(
     content: dict[str, Any], holds: Iterable[Mapping[str, Any]], profile: ProfileFile
 ) -> None:

@@ -19,7 +19,13 @@ from models.calibrated_interference import (
     rules_of,
     summed_up,
 )
-from models.calibrated_kernels import LEAST_POINTS, add_footprints, add_kinds, add_tails
+from models.calibrated_kernels import (
+    LEAST_POINTS,
+    add_footprints,
+    add_kinds,
+    add_signals,
+    add_tails,
+)
 from models.calibration_records import Records
 from models.costs import peaks_of
 from models.drift import drifts
@@ -76,6 +82,7 @@ def calibrated(
     for kind, launch in launches_of(kernel_set, source).items():
         content.setdefault("kernels", {}).setdefault(kind, {}).update(launch)
     add_kinds(content, records.holds, profile)
+    add_signals(content, records.signals)
     add_tails(content, records, profile, source)
     _add_forms(content, records.points, profile, source)
     content["interference"] = interference_section(records, source)

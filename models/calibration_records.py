@@ -52,6 +52,7 @@ class Records:
     hbm_gbps: float = 0.0
     footprints: dict[str, dict[str, int]] = field(default_factory=dict)
     holds: tuple[Mapping[str, Any], ...] = ()
+    signals: tuple[Mapping[str, Any], ...] = ()
     machine: dict[str, Any] = field(default_factory=dict)
     throttled: tuple[str, ...] = ()
     others: bool = False
@@ -85,6 +86,8 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
                 result.hbm_gbps = max(result.hbm_gbps, record["gbps"])
             elif what == "hold":
                 result.holds += (record,)
+            elif what == "signals":
+                result.signals += (record,)
             elif what == "machine":
                 result.machine |= {k: v for k, v in record.items() if k not in ("what", "task")}
             else:

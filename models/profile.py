@@ -290,6 +290,11 @@ def _machine(read: _Files) -> Machine:
         shared_clock=profile.points is not None,
         static_tail=profile.static.tail,
         static_tails=tuple(sorted(profile.static.kinds.items())),
+        signalled=tuple(
+            (kind, at.sms, at.ratio)
+            for kind, entry in sorted(profile.kernels.items())
+            for at in sorted(entry.signalled, key=lambda at: at.sms)
+        ),
         flop_dtypes=tuple(sorted(gpu.peak_tflops)),
     )
 

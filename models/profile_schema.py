@@ -122,8 +122,18 @@ class InterferenceSection(Section):
     exchanges: dict[Family, dict[Literal["dispatch", "combine"], list[PairAt]]] = {}
 
 
+class SignalledAt(BaseModel):
+    """How many times as long a kernel takes on so many SMs when it polls completion signals that are
+    raised already, or raises them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    sms: Count
+    ratio: Positive
+
+
 class KernelKind(Section):
-    """How a library launches a kernel kind, and what one CTA takes.
+    """How a library launches a kernel kind, and what one CTA takes. `signalled`: what signals cost it,
+    by ascending SMs; none: nothing, as far as is known.
 
     `ctas`: `sms` (persistent: one per SM, at most one per tile), `rows` or `elements` (so many per
     `per_cta`), `tokens`, `num_sms` (of the exchange), `experts` (low latency; `experts_or_tokens`: at least one for each
@@ -149,6 +159,7 @@ class KernelKind(Section):
     registers: Whole
     smem_bytes: Whole
     form: str
+    signalled: list[SignalledAt] = []
 
 
 class FormSection(Section):

@@ -144,8 +144,10 @@ class Kernel:
             self.stalls += (("sm_wait", begin - self.start, self.device.freed_by),)
 
     def _unit(self, sms: int) -> float:
-        """ns alone on `sms` SMs, never zero."""
+        """ns alone on `sms` SMs, never zero, with what signals cost that are not late."""
         cost = self.alone
         if sms != self.most_sms:
             cost = self.device.prices.alone(self.op.work, self.op.grid, sms)
-        return cost.ns or _LEAST_NS
+        if self.op.polls is None and self.op.raises is None:
+            return cost.ns or _LEAST_NS
+        return (cost.ns or _LEAST_NS) * self.device.machine.signal_ratio(self.op.work.kind, sms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,13 +16,14 @@ class Poll:
     """The bound on one polling kernel. It takes `blocks` one after another, each once it is complete:
     in order when `by_index`, else in the order of their completion."""
 
-    __slots__ = ("_blocks", "_by_index", "_idle_ns", "_kernel", "_upcoming", "starved")
+    __slots__ = ("_blocks", "_by_index", "_idle_ns", "_kernel", "_pace", "_upcoming", "starved")
 
     def __init__(self, kernel: Held, blocks: int, *, by_index: bool) -> None:
         self._kernel = kernel
         self._blocks = blocks
         self._by_index = by_index
         self._idle_ns = 0.0
+        self._pace = 0.0  # share of the raiser's work per ns since rates last changed
         self._upcoming: tuple[int, float] | None = None  # the next block, and when it is complete
         self.starved = True  # whether the raiser, not its own pace, sets its end
 
@@ -35,8 +37,11 @@ class Poll:
         fluid = self._kernel.fluid
         before, since, old_rate = fluid.left, fluid.since, fluid.rate
         done, pace, newest_ns = self._raised(now)
+        if newest_ns > now - since:
+            newest_ns = inf  # complete before rates last changed: it bounded the kernel then
         fluid.advance(now)
         fluid.left = max(fluid.left, 1.0 - self._reachable(now, done, newest_ns, old_rate))
+        self._pace = pace
         if old_rate > 0.0 and now > since:
             self._idle_ns += (now - since) - (before - fluid.left) / old_rate
         fluid.rate = rate
@@ -47,7 +52,8 @@ class Poll:
         return round(self._idle_ns)
 
     def _raised(self, now: int) -> tuple[float, float, float]:
-        """Share of the blocks' work done, more of it per ns, and ns since the newest block."""
+        """Share of the blocks' work done, more of it per ns from now on, and ns since the newest block, at
+        the pace up to now: the raiser may have changed its own already."""
         raiser = self.raiser
         if raiser is None or raiser.start < 0:
             return 0.0, 0.0, 0.0
@@ -55,7 +61,7 @@ class Poll:
             return 1.0, 0.0, now - raiser.end
         done, pace = raiser.progress(now, by_index=self._by_index)
         newest = done - int(done * self._blocks + _ROUNDING) / self._blocks
-        return done, pace, max(0.0, newest) / pace if pace > 0.0 else 0.0
+        return done, pace, max(0.0, newest) / self._pace if self._pace > 0.0 else inf
 
     def _reachable(self, now: int, done: float, newest_ns: float, rate: float) -> float:
         """The most that can be done now. Since both kernels go linearly, the block that limits it is
@@ -63,7 +69,8 @@ class Poll:
         complete = int(done * self._blocks + _ROUNDING)
         if not complete:
             return 0.0
-        reach = (complete - 1) / self._blocks + min(1.0 / self._blocks, newest_ns * rate)
+        newest = newest_ns * rate if rate > 0.0 else 0.0
+        reach = (complete - 1) / self._blocks + min(1.0 / self._blocks, newest)
         if self._upcoming is not None and self._upcoming[0] <= complete:
             block, raised = self._upcoming
             reach = min(reach, (block - 1) / self._blocks + max(0.0, now - raised) * rate)

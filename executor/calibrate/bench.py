@@ -164,6 +164,7 @@ def _measurer(
     from executor.calibrate.gaps import GapBench
     from executor.calibrate.holds import HoldBench
     from executor.calibrate.layers import LayerBench
+    from executor.calibrate.triton_polls import PollBench
     from executor.sessions import Sessions
 
     properties = torch.cuda.get_device_properties(rank)
@@ -182,6 +183,7 @@ def _measurer(
     layers = LayerBench(sessions, scenarios, reader, num_sms, hardware)
     besides = BesideBench(sessions, scenarios, reader, num_sms, hardware)
     holds = HoldBench(sessions, scenarios, num_sms, hardware)
+    polls = PollBench(sessions, scenarios, reader, num_sms, hardware)
     gaps = GapBench(rank, options.ranks, options.kernels)
     by_kind = {
         "gaps": gaps.measure,
@@ -189,6 +191,7 @@ def _measurer(
         "ladder": besides.measure,
         "pairs": besides.measure,
         "hold": holds.measure,
+        "polls": polls.measure,
     }
 
     def measure(task: Task) -> Sequence[Record]:

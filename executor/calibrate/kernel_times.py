@@ -59,9 +59,15 @@ def traced(run: Callable[[], object]) -> list[Mapping[str, Any]]:
         return read_trace(path)
 
 
+def kernel_runs(events: Collection[Mapping[str, Any]]) -> tuple[Run, ...]:
+    """All kernels in the order of their starts."""
+    runs = (_run(event) for event in events if event.get("cat") == "kernel")
+    return tuple(sorted(runs, key=lambda run: run.start_ns))
+
+
 def longest_kernel(events: Collection[Mapping[str, Any]]) -> Run:
     """Of all kernels the one that took longest; ExecutorError without one."""
-    runs = [_run(event) for event in events if event.get("cat") == "kernel"]
+    runs = kernel_runs(events)
     if not runs:
         raise ExecutorError("the profiler's trace holds no kernel")
     return max(runs, key=lambda run: run.ns)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-TaskKind = Literal["gaps", "layers", "ladder", "pairs", "hold"]
+TaskKind = Literal["gaps", "layers", "ladder", "pairs", "hold", "polls"]
 
 # SMs of the exchange and the cap of the GEMMs beside it, as a serving engine sets both; 0: no cap.
 SPLITS = ((8, 0), (8, 124), (16, 116), (24, 108), (32, 100))

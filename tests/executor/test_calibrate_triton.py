@@ -13,10 +13,12 @@ from executor.calibrate.kernel_times import Run
 from executor.calibrate.layer_points import held_sms, launched_nothing, times_by_op
 from executor.calibrate.plan import Task, task
 from executor.calibrate.triton_plan import SENDS, triton_plan
+from models.calibrated_interference import LEAST_BESIDE
 from models.calibrated_profile import calibrated
 from models.calibration_records import sorted_out, work_record
 from models.counts import elementwise
 from models.errors import InputError
+from models.measured import is_held
 from models.profile import load_machine
 from schedules.program import Op
 
@@ -69,7 +71,7 @@ def test_an_op_without_a_kernel_costs_nothing_and_the_others_their_own_kernels()
     assert nothing["work"]["kind"] == "notify" and nothing["ns"] == 1.0
 
 
-def profile(tmp_path: Path, kernels: str) -> Any:
+def profile(tmp_path: Path, kernels: str, *more: dict[str, Any]) -> Any:
     norms = [
         elementwise("norm", rows, 7168, rows * 14336, rows * 14336) for rows in (64, 512, 4096)
     ]
@@ -77,6 +79,7 @@ def profile(tmp_path: Path, kernels: str) -> Any:
         {"what": "machine", "gpu": "NVIDIA H200", "kernels": kernels},
         {"what": "host", "class": "combine", "ns": 40_000},
         {"what": "host", "class": "notify", "ns": 30_000},
+        *more,
     ]
     records += [
         {"what": "alone", "work": work_record(work), "sms": 132, "ns": 1e4, "spread": 0.01}
@@ -107,3 +110,42 @@ def test_a_set_that_nobody_wrote_down_is_named(tmp_path: Path) -> None:
         profile(tmp_path, "tritn")
     assert caught.value.source == "synthetic"
     assert caught.value.allowed == "production, triton; did you mean 'triton'?"
+
+
+def signals(sms: int, tokens: int, ratio: float) -> dict[str, Any]:
+    return {
+        "what": "signals",
+        "kind": "combine_send",
+        "sms": sms,
+        "tokens": tokens,
+        "ns": 2e4 * ratio,
+        "plain_ns": 2e4,
+    }
+
+
+def test_what_polling_costs_is_in_the_profile_by_the_sms_that_poll(tmp_path: Path) -> None:
+    """The middle of both sizes where it was measured, between its neighbours elsewhere; nothing for a
+    kernel, or a profile, of which nobody measured it."""
+    pytest.importorskip("scipy")
+    measured = (signals(32, 96, 1.1), signals(3, 96, 1.6), signals(3, 24, 1.8))
+    machine = profile(tmp_path, "triton", *measured)
+    assert machine.signal_ratio("combine_send", 3) == pytest.approx(1.7)
+    assert machine.signal_ratio("combine_send", 32) == pytest.approx(1.1)
+    assert 1.1 < machine.signal_ratio("combine_send", 16) < machine.signal_ratio("combine_send", 8)
+    assert machine.signal_ratio("combine_send", 132) == pytest.approx(1.1)
+    assert machine.signal_ratio("grouped_gemm_masked", 129) == 1.0
+    assert load_machine(BASE).signal_ratio("combine_send", 3) == 1.0
+
+
+@pytest.mark.parametrize(
+    "sms", [made.number("num_sms") for made in triton_plan() if made.kind == "polls"]
+)
+def test_every_send_that_polls_also_runs_beside_enough_neighbours(sms: int) -> None:
+    """A fit of the slowdown takes three neighbours that are not held out."""
+    beside = [
+        made.text("compute")
+        for made in triton_plan()
+        if made.kind == "pairs" and made.number("num_sms") == sms
+    ]
+    held = [is_held(f"combine_ll on {sms} beside {name} on {132 - sms}", 0) for name in beside]
+    assert held.count(False) >= LEAST_BESIDE
