@@ -42,6 +42,21 @@ def test_view_of_an_imported_trace(tmp_path: Path, open_page: Open) -> None:
     assert opened.page.inner_text("#found") == f"{expected} found"
 
 
+@pytest.mark.parametrize(
+    ("ranks", "label"),
+    [((0, 11), "0, 11"), ((0, 1), "0-1"), ((0, 1, 2, 3, 11), "0-1 of 0-3, 11")],
+)
+def test_the_rank_box_names_the_ranks_that_there_are(
+    tmp_path: Path, open_page: Open, ranks: tuple[int, ...], label: str
+) -> None:
+    """A folded timeline has some of the ranks: 0 and 11 are two, not twelve."""
+    made = made_timeline("tbo", layers=1, ranks=len(ranks))
+    spans = tuple(replace(span, rank=ranks[span.rank], waits=()) for span in made.spans)
+    write_view(tmp_path / "view.html", {"tbo": replace(made, spans=spans, counters=())})
+    opened = open_page(tmp_path / "view.html")
+    assert opened.page.get_attribute("#ranks", "placeholder") == label
+
+
 def test_validation_shows_both_on_one_axis(tmp_path: Path, open_page: Open) -> None:
     predicted = made_timeline("tbo")
     late = tuple(replace(span, end_ns=span.end_ns + 200) for span in predicted.spans)

@@ -84,12 +84,24 @@ function listenSearch(view) {
   });
 }
 
+// Ranks as `parseRanks` reads them: neighbours as one range. A folded timeline has a few of all ranks.
+function rangesOf(ranks) {
+  const runs = [];
+  for (const rank of ranks) {
+    const run = runs[runs.length - 1];
+    if (run && run[1] === rank - 1) run[1] = rank;
+    else runs.push([rank, rank]);
+  }
+  return runs.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(", ");
+}
+
 function listenControls(view) {
   fillLayers(view);
   listenSearch(view);
   const ranks = document.getElementById("ranks");
   const all = [...new Set(view.sections.flatMap((s) => s.summary.ranks))].sort((a, b) => a - b);
-  ranks.placeholder = `${view.ranksOf(view.sections[0].summary).join(", ")} of ${all[0]}–${all[all.length - 1]}`;
+  const shown = view.ranksOf(view.sections[0].summary);
+  ranks.placeholder = shown.length === all.length ? rangesOf(all) : `${rangesOf(shown)} of ${rangesOf(all)}`;
   ranks.parentElement.hidden = all.length < 2;
   ranks.addEventListener("change", () => { view.chosenRanks = ranks.value.trim() === "all" ? all : parseRanks(ranks.value); view.draw(); });
   document.getElementById("zoom-in").addEventListener("click", () => view.zoomBy(0.6));
