@@ -1,0 +1,142 @@
+"""Whole programs on the Triton set that nobody has measured: drawn by a seed, predicted, then compared.
+
+    python -m benchmarks.triton_draw draw --seed 30 -o benchmarks/validation_triton_unseen.yaml
+    python -m benchmarks.triton_draw predict -o benchmarks/data/validation_triton_predicted.jsonl
+    torchrun --nproc-per-node 2 -m benchmarks.validation_run --kernels triton \\
+        --cases benchmarks/validation_triton_unseen.yaml --out measured.jsonl
+    python -m benchmarks.triton_draw compare measured.jsonl
+
+Batches come from strata, as in `benchmarks.validation_draw`; no batch or half of it is on the grid of the
+set's calibration or among its earlier cases. `predict` is for before the measurement; `compare` takes the
+predictions as they were written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.validation import PUBLIC, predict, read
+from benchmarks.validation_cases import LAYERS, groups
+from benchmarks.validation_document import predictors, table
+from benchmarks.validation_others import figures
+from benchmarks.validation_outcome import cases
+from executor.calibrate.triton_plan import triton_plan
+from models.profile import load_machine
+
+CASES = Path(__file__).with_name("validation_triton_unseen.yaml")
+EARLIER = Path(__file__).with_name("validation_triton.yaml")
+PREDICTED = Path(__file__).with_name("data") / "validation_triton_predicted.jsonl"
+PROFILE = "h200-2x-nvlink-triton-measured"
+# Sequences of a rank in decode, tokens of a rank in prefill, exchange SMs.
+DECODE = ((6, 28), (28, 66), (66, 96), (96, 127))
+PREFILL = ((1600, 3000), (3200, 6000), (6400, 11000))
+SMS = (range(8, 14, 2), range(14, 24, 2), range(24, 34, 2))
+KV = range(768, 6145, 128)
+SEQUENCES = range(384, 2560, 64)
+DECODE_SCHEDULES = "[sequential, baseline, sbo.v1, sbo.v2, tbo]"
+PREFILL_SCHEDULES = "[sequential, baseline, tbo]"
+
+
+class Draw:
+    """A seeded draw that never gives the same batch twice, nor one that was seen."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        seen = {group.batch.tokens[0] for group in groups(EARLIER)}
+        grid = (dict(task.params).get("tokens") for task in triton_plan() if task.kind == "layers")
+        self.taken = seen | {int(tokens) for tokens in grid if tokens is not None}
+
+    def sequences(self, bounds: tuple[int, int]) -> int:
+        """An even number of sequences within the bounds."""
+        while True:
+            tokens = self.random.randrange(bounds[0], bounds[1], 2)
+            if self._free(tokens):
+                return tokens
+
+    def prompts(self, bounds: tuple[int, int]) -> tuple[int, int]:
+        """(prompts, tokens of each): at least two prompts, together within the bounds."""
+        while True:
+            sequence = self.random.choice(SEQUENCES)
+            count = self.random.randrange(2, 17)
+            if bounds[0] <= count * sequence < bounds[1] and self._free(count * sequence):
+                return count, sequence
+
+    def _free(self, tokens: int) -> bool:
+        if {tokens, tokens // 2} & self.taken:
+            return False
+        self.taken.add(tokens)
+        return True
+
+
+def lines(seed: int) -> Iterator[str]:
+    """The YAML file."""
+    draw = Draw(seed)
+    yield f"# Drawn by `python -m benchmarks.triton_draw draw --seed {seed}`; not to be edited. Predicted"
+    yield "# (`benchmarks/data/validation_triton_predicted.jsonl`) before any of them was measured."
+    yield f"layers: {LAYERS}"
+    yield "groups:"
+    for bounds in DECODE:
+        tokens, kv = draw.sequences(bounds), draw.random.choice(KV)
+        yield (
+            f"  - {{name: decode {tokens} tokens {kv} KV, phase: decode, tokens: {tokens}, kv: {kv}, "
+            f"schedules: {DECODE_SCHEDULES}}}"
+        )
+    for bounds, choice in zip(PREFILL, SMS, strict=True):
+        count, sequence = draw.prompts(bounds)
+        held = draw.random.choice(choice)
+        yield (
+            f"  - {{name: prefill {count} x {sequence} tokens {held} SMs, phase: prefill, "
+            f"tokens: {count * sequence}, sequence: {sequence}, num_sms: {held}, "
+            f"schedules: {PREFILL_SCHEDULES}}}"
+        )
+
+
+def predicted(file: Path, profile: str) -> Iterator[str]:
+    """A JSON line a case; the first of a group is what its gains are over."""
+    machine, public = load_machine(profile), load_machine(PUBLIC)
+    for group in groups(file):
+        for name in group.schedules:
+            yield json.dumps(predict(group, name, machine, public) | {"unseen": True})
+
+
+def compared(measured: Path, records: Path) -> Iterator[str]:
+    """Figures of fidelity and tables, in Markdown."""
+    found = cases(read(records), read(measured))
+    yield from (*figures(found), "", *table(found), "")
+    yield from predictors([case for case in found if case.overlapped])
+
+
+def main() -> None:
+    """Parse; draw, predict or compare."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("what", choices=("draw", "predict", "compare"))
+    parser.add_argument("measured", type=Path, nargs="?")
+    parser.add_argument("--seed", type=int, default=30)
+    parser.add_argument("--profile", default=PROFILE)
+    parser.add_argument("--cases", type=Path, default=CASES)
+    parser.add_argument("--predicted", type=Path, default=PREDICTED)
+    parser.add_argument("-o", "--output", type=Path)
+    arguments = parser.parse_args()
+    if arguments.what == "draw":
+        text = lines(arguments.seed)
+    elif arguments.what == "predict":
+        text = predicted(arguments.cases, arguments.profile)
+    elif arguments.measured is None:
+        parser.error("compare needs the file of measured cases")
+    else:
+        text = compared(arguments.measured, arguments.predicted)
+    whole = "\n".join(text) + "\n"
+    if arguments.output:
+        arguments.output.write_text(whole, encoding="utf-8")
+    else:
+        print(whole, end="")
+
+
+if __name__ == "__main__":
+    main()
