@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,14 @@ def tell(notes: Iterable[object]) -> None:
         sys.stderr.write(f"note: {note}\n")
 
 
-def check_writable(target: Path) -> Path:
-    """The target; Refused when it will not be possible to write it. Asked before long work, so it leaves
-    no folder behind: a file is tried in the nearest folder that there is, and removed."""
+def check_writable(target: Path, endings: Sequence[str] = ()) -> Path:
+    """The target; Refused when it will not be possible to write it, or its name has none of `endings`.
+    Asked before long work, so it leaves no folder behind: a file is tried in the nearest folder that
+    there is, and removed."""
     _check_kind(target)
+    if endings and target.suffix not in endings:
+        allowed = ", ".join(endings)
+        raise Refused(f"{target}: its ending names no format; allowed: {allowed}")
     folder = Path(os.path.realpath(target)).parent
     while not folder.exists():
         folder = folder.parent

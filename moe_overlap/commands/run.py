@@ -16,6 +16,7 @@ from moe_overlap.commands.arguments import (
     SetOption,
     check_settings,
 )
+from moe_overlap.formats import JSON
 
 if TYPE_CHECKING:
     from executor.job import Measured
@@ -46,7 +47,7 @@ def run(
     as_json: JsonOption = False,
     allow_refused: AllowRefused = False,
 ) -> None:
-    """Run one schedule on this machine's GPUs; write its measured timeline."""
+    """Run one schedule on this machine's GPUs; write its measured timeline (-o NAME.json)."""
     from moe_overlap.output import check_writable, print_json, progress, stdout, tell, writable
     from scenarios import load
     from scenarios.resolve import resolve
@@ -55,7 +56,7 @@ def run(
     resolved = resolve(load(scenario, check_settings(settings)))
     tell(resolved.idle_keys())
     if output is not None:
-        check_writable(output)
+        check_writable(output, JSON)
     with progress() as report:
         report(f"running {schedule}")
         measured = measure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,9 +16,11 @@ from moe_overlap.commands.arguments import (
     SetOption,
     check_settings,
 )
+from moe_overlap.formats import JSON, PICTURES, write_pictures
 
 if TYPE_CHECKING:
     from schedules.program import Program
+    from schedules.timeline import Timeline
 
 LayersOption = Annotated[
     int, typer.Option("--layers", min=1, max=64, help="MoE layers to simulate.")
@@ -37,12 +40,12 @@ def simulate(
     as_json: JsonOption = False,
     allow_refused: AllowRefused = False,
 ) -> None:
-    """Predict the timeline of one schedule; write it as JSON or draw it in the terminal."""
+    """Predict the timeline of one schedule; write it (-o NAME.json, .html, .png or .pftrace) or draw it in
+    the terminal."""
     from moe_overlap.output import check_writable, print_json, progress, stdout, tell, writable
     from moe_overlap.prediction import build
     from scenarios import load
     from scenarios.resolve import resolve
-    from schedules.files import save_timeline
     from schedules.json_form import timeline_to_json
     from simulator import simulate as run
 
@@ -55,12 +58,12 @@ def simulate(
         _print_program(built)
         return
     if output is not None:
-        check_writable(output)
+        check_writable(output, (*JSON, *PICTURES))
     with progress() as report:
         report(f"simulating {schedule}")
         timeline = run(built, resolved.deployment.machine)
     if output is not None:
-        save_timeline(timeline, writable(output))
+        _write(writable(output), schedule, timeline)
     if as_json:
         print_json(timeline_to_json(timeline))
     elif output is not None:
@@ -71,6 +74,15 @@ def simulate(
         from viz.terminal_timeline import timeline_text
 
         stdout().print(timeline_text(timeline))
+
+
+def _write(target: Path, name: str, timeline: Timeline) -> None:
+    from schedules.files import save_timeline
+
+    if target.suffix in JSON:
+        save_timeline(timeline, target)
+    else:
+        write_pictures(target, {name: timeline})
 
 
 def _print_program(program: Program) -> None:

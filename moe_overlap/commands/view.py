@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moe_overlap.commands.arguments import OutputOption
-from moe_overlap.errors import MachineLacks, Refused
+from moe_overlap.formats import PERFETTO as PERFETTO
+from moe_overlap.formats import PICTURES, write_pictures
 
 if TYPE_CHECKING:
     from schedules.timeline import Timeline
@@ -17,13 +18,11 @@ FilesArgument = Annotated[
     list[Path], typer.Argument(metavar="FILE...", help="Timeline files.", show_default=False)
 ]
 TermOption = Annotated[bool, typer.Option("--term", help="Draw one layer in the terminal.")]
-PERFETTO = (".pftrace", ".perfetto-trace")
-_PAGES = (".html", ".htm")
 
 
 def view(files: FilesArgument, output: OutputOption = None, term: TermOption = False) -> None:
     """Show timelines: a page, a trace (-o NAME.pftrace), a picture (-o NAME.png), or here (--term)."""
-    from moe_overlap.output import stdout, writable
+    from moe_overlap.output import check_writable, stdout, writable
 
     if term and output is not None:
         raise typer.BadParameter("draws in the terminal, not into a file", param_hint="--term")
@@ -34,8 +33,8 @@ def view(files: FilesArgument, output: OutputOption = None, term: TermOption = F
         for name, timeline in timelines.items():
             stdout().print(name, timeline_text(timeline), sep="\n")
         return
-    target = writable(_of_a_format(output or Path("reports") / f"{files[0].stem}.html"))
-    _write(target, timelines)
+    target = check_writable(output or Path("reports") / f"{files[0].stem}.html", PICTURES)
+    write_pictures(writable(target), timelines)
     stdout().print(str(target), soft_wrap=True)
 
 
@@ -49,27 +48,3 @@ def _named(files: list[Path]) -> dict[str, Timeline]:
         for stem, path in zip(stems, files, strict=True)
     ]
     return {name: read_timeline(path) for name, path in zip(names, files, strict=True)}
-
-
-def _of_a_format(target: Path) -> Path:
-    allowed = (*_PAGES, ".png", *PERFETTO)
-    if target.suffix not in allowed and not target.is_dir():
-        raise Refused(f"{target}: its ending names no format; allowed: {', '.join(allowed)}")
-    return target
-
-
-def _write(target: Path, timelines: dict[str, Timeline]) -> None:
-    from viz.extra import MissingExtra
-    from viz.perfetto import write_perfetto
-    from viz.png import write_png
-    from viz.view import view_page, write_view
-
-    try:
-        if target.suffix in PERFETTO:
-            write_perfetto(target, timelines)
-        elif target.suffix == ".png":
-            write_png(target, view_page(timelines))
-        else:
-            write_view(target, timelines)
-    except MissingExtra as error:
-        raise MachineLacks(str(error)) from error

@@ -116,9 +116,64 @@ def test_what_cannot_be_written_is_told_before_any_work(
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
         assert "Traceback" not in done.stderr
+    good = "new/timeline.json" if words[0] == "run" else "new/page.html"
     with pytest.raises(AssertionError, match="was called"):
-        run(*words, "new/page.html")
+        run(*words, good)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("words", "work", "refused", "written"),
+    [
+        (
+            *LONG_WORK[1],
+            ("x.pdf", "x.JSON", "x", "x.json.gz"),
+            ".json, .html, .htm, .png, .pftrace",
+        ),
+        (*LONG_WORK[4], ("x.html", "x.pftrace", "x"), ".json"),
+    ],
+    ids=["simulate", "run"],
+)
+def test_an_ending_that_names_no_format_is_refused_before_any_work(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    work: str,
+    refused: tuple[str, ...],
+    written: str,
+) -> None:
+    def begun(*_: object, **__: object) -> None:
+        raise AssertionError(f"{work} was called")
+
+    monkeypatch.setattr(work, begun)
+    for name in refused:
+        done = run(*words, f"new/{name}")
+        assert (done.returncode, done.stdout) == (1, "")
+        wanted = f"error: new/{name}: its ending names no format; allowed: {written}"
+        assert done.stderr.startswith(wanted)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("ending", "begins"),
+    [(".json", b'{\n "schema"'), (".html", b"<!doctype html>"), (".htm", b"<!doctype html>")],
+)
+def test_a_timeline_is_written_as_its_ending_says(
+    run: Run, tmp_path: Path, ending: str, begins: bytes
+) -> None:
+    done = run("simulate", "tiny", "-s", "tbo", "-o", f"tbo{ending}")
+    assert done.returncode == 0, done.stderr
+    content = (tmp_path / f"tbo{ending}").read_bytes()
+    assert content.lower().startswith(begins) and b"L0.a.attn" in content
+
+
+def test_a_trace_is_written_for_its_ending(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("perfetto")
+    done = run("simulate", "tiny", "-s", "tbo", "-o", "tbo.pftrace")
+    assert done.returncode == 0, done.stderr
+    content = (tmp_path / "tbo.pftrace").read_bytes()
+    assert content[0] == 0x0A and b"L0.a.attn" in content  # field 1 of a Trace message: its packets
 
 
 def test_a_file_that_nothing_would_fill_is_a_usage_error(run: Run, tmp_path: Path) -> None:
