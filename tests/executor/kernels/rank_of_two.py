@@ -1,12 +1,14 @@
 """One rank of an exchange of two ranks or more: in the interpreter, where peers' regions are files that all map,
 or on a GPU of its own, where they are symmetric memory.
 
-Run as `rank_of_two.py CASE RANK FOLDER DTYPE RANKS`; prints ok.
+Run as `rank_of_two.py CASES RANK FOLDER RANKS`, a case being THROUGH-DTYPE, several with commas between
+them; prints each when it is done. Regions that are files serve one case.
 """
 
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -18,9 +20,10 @@ from executor.kernels.interpreted import INTERPRETED
 from executor.kernels.peer_memory import PeerMemory, symmetric
 from tests.executor.kernels.limits import BF16_EXCHANGE, FP8_EXCHANGE
 
-RANKS = int(sys.argv[5])
+RANKS = int(sys.argv[4])
 EXPERTS, HIDDEN, TOP_K, MOST = 3 * RANKS, 256, 3, 9
 DEADLINE_NS = 60_000_000_000
+PATIENCE = timedelta(seconds=90)
 Drawn = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -31,13 +34,8 @@ def device_of(rank: int) -> torch.device:
 
 def meet(folder: Path, rank: int) -> None:
     """Join the other ranks' processes."""
-    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=RANKS)
-
-
-def leave() -> None:
-    """Wait for the others, then part."""
-    dist.barrier()
-    dist.destroy_process_group()
+    store = f"file://{folder}/meet"
+    dist.init_process_group("gloo", store, rank=rank, world_size=RANKS, timeout=PATIENCE)
 
 
 def mapped(folder: Path, nbytes: int, rank: int) -> PeerMemory:
@@ -82,24 +80,19 @@ def shape_of(fp8: bool) -> normal.NormalShape:
 def normal_case(folder: Path, rank: int, fp8: bool) -> None:
     """Through memory that all ranks reach."""
     shape = shape_of(fp8)
-    meet(folder, rank)
     memory = mapped(folder, normal.region_bytes(shape), rank)
     round_trips(normal.Normal(memory, shape, deadline_ns=DEADLINE_NS), rank, fp8)
-    leave()
 
 
 def collective_case(folder: Path, rank: int, fp8: bool) -> None:
     """Through a process group."""
-    meet(folder, rank)
     group = dist.group.WORLD if INTERPRETED else dist.new_group(backend="nccl")
     round_trips(Collective(shape_of(fp8), group, device_of(rank)), rank, fp8)
-    leave()
 
 
 def low_latency_case(folder: Path, rank: int, fp8: bool) -> None:
     """Low latency, each rank's sends met by the other's waits; the rows of one expert twice."""
     shape = low_latency.Shape(RANKS, EXPERTS, HIDDEN, TOP_K, MOST, fp8)
-    meet(folder, rank)
     memory = mapped(folder, low_latency.region_bytes(shape), rank)
     exchange = low_latency.LowLatency(memory, shape, deadline_ns=DEADLINE_NS)
     for step in range(3):
@@ -120,7 +113,6 @@ def low_latency_case(folder: Path, rank: int, fp8: bool) -> None:
         limit = FP8_EXCHANGE if fp8 else BF16_EXCHANGE
         assert (out.float() - reference).norm() <= limit * reference.norm()
     assert int(exchange.error) == 0
-    leave()
 
 
 def round_trips(exchange: normal.Normal | Collective, rank: int, fp8: bool) -> None:
@@ -177,14 +169,32 @@ def lost_peer(folder: Path, rank: int, fp8: bool) -> None:
     assert int(exchange.error) == 3001 + (1 - rank)
 
 
-if __name__ == "__main__":
-    case = {
-        "normal": normal_case,
-        "low_latency": low_latency_case,
-        "collective": collective_case,
-        "lost": lost_peer,
-    }[sys.argv[1]]
+CASES = {
+    "normal": normal_case,
+    "low_latency": low_latency_case,
+    "collective": collective_case,
+    "lost": lost_peer,
+}
+
+
+def main() -> None:
+    """The cases in turn; a lost peer's rank is alone."""
+    wanted = [case.split("-") for case in sys.argv[1].split(",")]
+    rank, folder = int(sys.argv[2]), Path(sys.argv[3])
     if not INTERPRETED:
-        torch.cuda.set_device(int(sys.argv[2]))
-    case(Path(sys.argv[3]), int(sys.argv[2]), sys.argv[4] == "fp8")
-    sys.stdout.write("ok\n")
+        torch.cuda.set_device(rank)
+    together = wanted != [["lost", "bf16"]]
+    if together:
+        meet(folder, rank)
+    for through, dtype in wanted:
+        CASES[through](folder, rank, dtype == "fp8")
+        if together:
+            dist.barrier()  # a region is given back when nobody uses it any more
+        sys.stdout.write(f"{through}-{dtype}\n")
+        sys.stdout.flush()
+    if together:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
