@@ -22,6 +22,7 @@ from benchmarks.validation import PREDICTED, PROFILES, read
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 from benchmarks.validation_outcome import Case, cases
 from benchmarks.validation_predictors import BF16_TFLOPS, FP8_TFLOPS, HBM_GBPS
+from models.host import with_host
 from models.machine import Cost, Costs, Footprint, HostCosts, Machine
 from models.measured import MeasuredPoint, percentile, read_points
 from models.point_costs import series_of
@@ -122,7 +123,7 @@ def explain(case: Case, group: Group, machine: Machine, host: Mapping[str, int])
         mhz = median(case.mhz)
         at = replace(machine, costs=AtClock(machine.costs, clocks, mhz))
         ratio = _clock_ratio(group, case.schedule, machine, clocks, mhz)
-    hosted, slower = with_host(machine.host, host)
+    hosted, slower = with_host(machine.host, launched(host))
     free = HostCosts(tuple((kind, 0) for kind, _ in machine.host.by_class), 0.0)
     bound = _again(case, group, machine) / _again(case, group, replace(machine, host=free))
     ways = (machine, at, replace(machine, host=hosted), replace(at, host=hosted))
@@ -130,16 +131,10 @@ def explain(case: Case, group: Group, machine: Machine, host: Mapping[str, int])
     return Explained(case, ratio, slower, bound, *errors)
 
 
-def with_host(profile: HostCosts, measured: Mapping[str, int]) -> tuple[HostCosts, float | None]:
-    """The profile's host with the times that were measured, the others scaled by the median ratio; and
-    that ratio, None where nothing was measured."""
-    known = dict(profile.by_class)
-    ratios = [measured[kind] / known[kind] for kind in measured if known.get(kind)]
-    if not ratios:
-        return profile, None
-    ratio = median(ratios)
-    scaled = {kind: round(ns * ratio) for kind, ns in known.items()}
-    return HostCosts(tuple({**scaled, **measured}.items()), profile.error), ratio
+def launched(host: Mapping[str, int]) -> dict[str, int]:
+    """The times without those of launches that a library's call makes in another's place."""
+    inside = () if "notify" in host else ("layout",)
+    return {kind: ns for kind, ns in host.items() if kind not in inside}
 
 
 def _again(case: Case, group: Group, machine: Machine) -> float:

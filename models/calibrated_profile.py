@@ -31,6 +31,7 @@ from models.costs import peaks_of
 from models.drift import drifts
 from models.errors import InputError
 from models.fit import Timed, fit_form
+from models.host import shared_out
 from models.kernel_launches import launches_of
 from models.machine import Costs
 from models.measured import MeasuredPoint, write_points
@@ -129,7 +130,7 @@ def _add_figures(content: dict[str, Any], records: Records, source: str) -> None
         content["gaps"] = {**gaps, "source": source}
     if records.host_ns:
         content["host"] = {
-            "ns": host_costs(records.host_ns),
+            "ns": shared_out(records.host_ns),
             "error": rounded(records.host_error),
             "source": source,
         }
@@ -143,19 +144,6 @@ def _repeat(points: Sequence[MeasuredPoint], earlier: Sequence[MeasuredPoint]) -
     if not rows:
         raise InputError("calibrate", "against", "none of these points", "a point that is in both")
     return {"repeat": round(rows[-1].p90, 4)}
-
-
-def host_costs(measured: Mapping[str, int]) -> dict[str, int]:
-    """Host costs by kind or class. A whole normal-mode call is shared out over the launches that it
-    stands for: a combine is a notify and a transfer; a dispatch is a layout and a transfer more. A set
-    that makes no such calls has a cost for each launch."""
-    costs = dict(measured)
-    call = costs.pop("dispatch_call", 0)
-    if "combine" in costs and "notify" not in costs:
-        costs["combine"] = costs["notify"] = costs["combine"] // 2
-    if call:
-        costs["layout"] = costs["dispatch"] = max(0, call - costs.get("notify", 0)) // 2
-    return costs
 
 
 def _clocks(records: Records) -> str:

@@ -11,13 +11,12 @@ from benchmarks.validation_causes import (
     Explained,
     bound_by_arithmetic,
     correlation_line,
+    launched,
     point_clocks,
     rows,
-    with_host,
 )
 from benchmarks.validation_outcome import Case
 from models.counts import elementwise, gemm
-from models.machine import HostCosts
 from models.measured import MeasuredPoint
 from models.profile import load_machine
 from moe_overlap.uncertain import Prediction
@@ -81,9 +80,8 @@ def test_a_disturbed_host_is_told_by_the_fastest_repeat() -> None:
     )
 
 
-def test_what_was_not_timed_is_scaled_as_the_rest() -> None:
-    profile = HostCosts((("gemm", 100), ("norm", 100), ("dispatch", 200), ("torch", 40)), 0.1)
-    host, ratio = with_host(profile, {"gemm": 50, "norm": 70, "other": 9})
-    assert ratio == 0.6
-    assert dict(host.by_class) == {"gemm": 50, "norm": 70, "dispatch": 120, "torch": 24, "other": 9}
-    assert with_host(profile, {}) == (profile, None)
+def test_a_launch_that_makes_no_call_of_its_own_is_no_time_of_the_host() -> None:
+    """DeepEP's layout is made by the dispatch; on a set that launches it itself it has a time."""
+    assert launched({"gemm": 40, "layout": 9}) == {"gemm": 40}
+    walked = {"gemm": 40, "layout": 9, "notify": 20}
+    assert launched(walked) == walked

@@ -1,0 +1,98 @@
+"""The speed of a host: what launches take as it was measured beside a case, in place of the profile's.
+
+Launches on one machine take half or twice as long from one minute to the next. Like a clock that is a
+condition of the measurement, not a property of the GPU that a profile describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import hypot
+from statistics import fmean, median
+
+from models.machine import HostCosts, Machine
+from models.measured import spread_of
+
+
+@dataclass(frozen=True, slots=True)
+class HostProbe:
+    """A few runs of a fixed program: median ns of a launch by kind of work, `event` included, and where a
+    library makes whole calls `dispatch_call`. `spread` is half the range from the 10th to the 90th
+    percentile of the runs' speeds, relative."""
+
+    ns: tuple[tuple[str, int], ...]
+    spread: float = 0.0
+
+
+def probed(runs: Sequence[Mapping[str, int]]) -> HostProbe:
+    """From the median ns by kind of each run; a run's speed is the median over the kinds of its time over
+    that of all runs. ValueError without a run."""
+    if not runs:
+        raise ValueError("a host is probed by one run or more")
+    kinds = sorted({kind for run in runs for kind in run})
+    ns = {kind: round(median(run[kind] for run in runs if kind in run)) for kind in kinds}
+    speeds = [median(run[kind] / max(1, ns[kind]) for kind in run) for run in runs if run]
+    return HostProbe(tuple(ns.items()), round(spread_of(speeds) / 2, 4) if speeds else 0.0)
+
+
+def shared_out(measured: Mapping[str, int]) -> dict[str, int]:
+    """Host costs by kind or class. A whole normal-mode call is shared out over the launches that it
+    stands for: a combine is a notify and a transfer; a dispatch is a layout and a transfer more. A set
+    that makes no such calls has a cost for each launch."""
+    costs = dict(measured)
+    call = costs.pop("dispatch_call", 0)
+    if "combine" in costs and "notify" not in costs:
+        costs["combine"] = costs["notify"] = costs["combine"] // 2
+    if call:
+        costs["layout"] = costs["dispatch"] = max(0, call - costs.get("notify", 0)) // 2
+    return costs
+
+
+def with_host(profile: HostCosts, measured: Mapping[str, int]) -> tuple[HostCosts, float | None]:
+    """The profile's host with the times that were measured (calls shared out), the others scaled by the
+    median ratio; and that ratio, None where the profile knows nothing of what was measured."""
+    known, own = dict(profile.by_class), shared_out(measured)
+    ratios = [own[kind] / known[kind] for kind in own if known.get(kind)]
+    if not ratios:
+        return profile, None
+    ratio = median(ratios)
+    scaled = {kind: round(ns * ratio) for kind, ns in known.items()}
+    return HostCosts(tuple({**scaled, **own}.items()), profile.error), ratio
+
+
+def beside(profile: HostCosts, probes: Sequence[HostProbe]) -> tuple[HostCosts, float | None]:
+    """The host by the mean of the probes before and after a case, and its ratio to the profile's.
+
+    How far hosts of other hours are from the profile's does not matter any more. What is left open is how
+    much this one moved, half of the relative difference of the probes, and how much it does so from run
+    to run; they are independent. One probe does not tell the first: then the profile's error stays.
+    """
+    host, ratio = with_host(profile, mean_of(probes))
+    if ratio is None or len(probes) < 2:
+        return host, ratio
+    return replace(host, error=hypot(moved(probes), max(p.spread for p in probes))), ratio
+
+
+def mean_of(probes: Iterable[HostProbe]) -> dict[str, int]:
+    """Mean ns of each kind over the probes that have it."""
+    times: dict[str, list[int]] = {}
+    for probe in probes:
+        for kind, ns in probe.ns:
+            times.setdefault(kind, []).append(ns)
+    return {kind: round(fmean(found)) for kind, found in times.items()}
+
+
+def moved(probes: Sequence[HostProbe]) -> float:
+    """Half of the difference of the last probe and the first over their mean, median over the kinds."""
+    first, last = dict(probes[0].ns), dict(probes[-1].ns)
+    ratios = [last[kind] / first[kind] for kind in first if first[kind] and kind in last]
+    ratio = median(ratios) if ratios else 1.0
+    return abs(ratio - 1) / (ratio + 1)
+
+
+def on_host(machine: Machine, probes: Sequence[HostProbe]) -> tuple[Machine, float | None]:
+    """The machine with the probed host in place of its profile's, and the ratio of both; the machine as
+    it is, and None, without a probe."""
+    host, ratio = beside(machine.host, probes)
+    return replace(machine, host=host), ratio
