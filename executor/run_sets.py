@@ -18,6 +18,7 @@ from schedules.program import Begin, End, Program
 from schedules.split import split_batch
 
 if TYPE_CHECKING:
+    from executor.host_probe import Prober
     from executor.production import Production
     from executor.production_setup import Session
 
@@ -59,23 +60,25 @@ def _reference(job: Job, rank: int) -> Measured:
 
 
 def _on_gpu(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
-    """Makespans of plain repeats, then the spans of one run with events."""
+    """Makespans of plain repeats between two probes of the host, then the spans of one run with events."""
     from executor.cuda import device_facts
     from executor.production_setup import require_memory
 
     beat = _Beat(watchdog)
     require_memory(job.program, rank)
-    session, kernels = _opened(job, rank, beat)
+    session, kernels, prober = _opened(job, rank, beat)
     eager = _without_graphs(job)
     for _ in range(2):
         execute(eager, kernels, rank=rank)
     execute(job.program, kernels, rank=rank)
+    before = prober.probe()
     beat.bounded = True
     makespans, clocks = [], []
     for _ in range(job.repeats):
         execute(job.program, kernels, rank=rank)
         makespans.append(kernels.makespan_ns)
         clocks.append([asdict(sample) for sample in session.clocks.samples[-1:]])
+    after = prober.probe()
     kernels.spans = "events"
     beat.bounded = False
     timeline = execute(eager, kernels, rank=rank)
@@ -85,11 +88,13 @@ def _on_gpu(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
         "clocks": gathered(clocks),
         "spans_makespan_ns": max(gathered(kernels.makespan_ns)),
     }
-    return Measured(joined(gathered(timeline)), slowest, facts=facts)
+    whole = replace(joined(gathered(timeline)), host_probes=(before, after))
+    return Measured(whole, slowest, facts=facts)
 
 
-def _opened(job: Job, rank: int, beat: _Beat) -> tuple[Session, Production]:
-    """The session and the kernels of the job's set."""
+def _opened(job: Job, rank: int, beat: _Beat) -> tuple[Session, Production, Prober]:
+    """The session and the kernels of the job's set, and the prober of the host beside it."""
+    from executor.host_probe import PREFILL_TOKENS, open_prober
     from executor.sessions import Sessions
 
     assert job.kernels in ("production", "triton")
@@ -101,13 +106,13 @@ def _opened(job: Job, rank: int, beat: _Beat) -> tuple[Session, Production]:
         job.seed,
         beat,
         job.kernels,
-        max(job.batch.tokens),
+        max(*job.batch.tokens, PREFILL_TOKENS),
     )
     session = sessions.of(job.deployment)
     kernels = sessions.kernel_set(
         session, job.batch, job.routing, layers=job.layers, flush=job.flush, deadline_s=240.0
     )
-    return session, kernels
+    return session, kernels, open_prober(sessions, job.deployment, job.batch.phase)
 
 
 class _Beat:

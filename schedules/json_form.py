@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from models.host import HostProbe
 from models.work import Work
 from schedules.codec import Codec, Form, FormError
 from schedules.program import Exchange, Program, RankClass, Signal, Stream, Traffic
@@ -16,6 +17,7 @@ from schedules.table import Table
 from schedules.timeline import Counter, Origin, Span, Timeline
 
 SCHEMA = 1
+PROBES = "host_probes"
 
 
 def program_to_json(program: Program) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def program_from_json(document: object) -> Program:
 def timeline_to_json(timeline: Timeline) -> dict[str, Any]:
     """The JSON document of a timeline (`docs/formats.md`, "Timeline")."""
     codec = Codec()
-    return {
+    document = {
         "schema": SCHEMA,
         "kind": "timeline",
         "program": timeline.program,
@@ -67,12 +69,15 @@ def timeline_to_json(timeline: Timeline) -> dict[str, Any]:
         "spans": codec.encode(tuple[Span, ...], timeline.spans),
         "counters": codec.encode(tuple[Counter, ...], timeline.counters),
     }
+    if timeline.host_probes:
+        document[PROBES] = codec.encode(tuple[HostProbe, ...], timeline.host_probes)
+    return document
 
 
 def timeline_from_json(document: object) -> Timeline:
     """The timeline of a JSON document; FormError (a ValueError) names the path of what is wrong."""
     keys = ("program", "machine", "origin", "clock_error_ns", "spans", "counters")
-    body = _opened(document, "timeline", keys)
+    body = _opened(document, "timeline", keys, (PROBES,))
     codec = Codec()
     timeline = Timeline(
         program=_part(codec, str, body, "program"),
@@ -81,6 +86,7 @@ def timeline_from_json(document: object) -> Timeline:
         clock_error_ns=_part(codec, int, body, "clock_error_ns"),
         spans=_part(codec, tuple[Span, ...], body, "spans"),
         counters=_part(codec, tuple[Counter, ...], body, "counters"),
+        host_probes=_part(codec, tuple[HostProbe, ...], body, PROBES) if PROBES in body else (),
     )
     for index, span in enumerate(timeline.spans):
         if span.end_ns < span.start_ns:
@@ -88,7 +94,9 @@ def timeline_from_json(document: object) -> Timeline:
     return timeline
 
 
-def _opened(document: object, kind: str, keys: tuple[str, ...]) -> dict[str, Any]:
+def _opened(
+    document: object, kind: str, keys: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise FormError(f"expected an object of kind {kind!r}")
     if document.get("kind") != kind:
@@ -97,8 +105,9 @@ def _opened(document: object, kind: str, keys: tuple[str, ...]) -> dict[str, Any
     if isinstance(schema, bool) or schema != SCHEMA:
         raise FormError(f"expected {SCHEMA}, found {schema!r}", "schema")
     for key in document:
-        if key not in (*keys, "schema", "kind"):
-            raise FormError(f"unknown key (allowed: schema, kind, {', '.join(keys)})", str(key))
+        if key not in (*keys, *optional, "schema", "kind"):
+            known = ", ".join(("schema", "kind", *keys, *optional))
+            raise FormError(f"unknown key (allowed: {known})", str(key))
     for key in keys:
         if key not in document:
             raise FormError(f"missing key {key!r}")

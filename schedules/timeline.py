@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from models.host import HostProbe
+
 Origin = Literal["predicted", "measured", "imported"]
 Cause = Literal["queued", "dependency", "sm_wait", "link_wait", "peer_wait", "host"]
 CAUSES: tuple[Cause, ...] = ("queued", "dependency", "sm_wait", "link_wait", "peer_wait", "host")
@@ -71,7 +73,8 @@ class Counter:
 @dataclass(frozen=True)
 class Timeline:
     """Spans in order of (start, rank, lane, op) with counters; `clock_error_ns` bounds the
-    misalignment of ranks' clocks in a measured timeline, 0 in a predicted one."""
+    misalignment of ranks' clocks in a measured timeline, 0 in a predicted one. `host_probes` tell the
+    speed of rank 0's host before and after the measurement, where that was asked."""
 
     program: str
     machine: str
@@ -79,6 +82,7 @@ class Timeline:
     spans: tuple[Span, ...]
     counters: tuple[Counter, ...] = ()
     clock_error_ns: int = 0
+    host_probes: tuple[HostProbe, ...] = ()
 
     @property
     def makespan_ns(self) -> int:

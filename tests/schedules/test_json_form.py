@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.host import HostProbe
 from models.work import WORK_KINDS, Work, work
 from schedules.codec import FormError
 from schedules.files import load_program, load_timeline, save_program, save_timeline, write_beside
@@ -45,6 +47,18 @@ def _small() -> Program:
 def _timeline() -> Timeline:
     span = Span("a", 0, "main", 0, 5, 9, waits=(Waited("host", 5), Waited("sm_wait", 0, "b", 1)))
     return Timeline("p", "m", "predicted", (span,), (Counter("hbm_gbps", 0, ((0, 1.5), (9, 0.0))),))
+
+
+def test_probes_of_the_host_come_back_and_are_left_out_where_there_are_none() -> None:
+    probes = (HostProbe((("event", 7), ("gemm", 45_000)), 0.02), HostProbe((("gemm", 47_000),)))
+    measured = replace(_timeline(), origin="measured", host_probes=probes)
+    document = json.loads(json.dumps(timeline_to_json(measured)))
+    assert document["host_probes"][0] == {"ns": {"event": 7, "gemm": 45_000}, "spread": 0.02}
+    assert timeline_from_json(document) == measured
+    assert "host_probes" not in timeline_to_json(_timeline())
+    document["host_probes"][1]["ns"]["gemm"] = "slow"
+    with pytest.raises(FormError, match=r"host_probes\[1\]\.ns"):
+        timeline_from_json(document)
 
 
 @settings(max_examples=40, deadline=None)

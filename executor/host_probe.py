@@ -1,0 +1,107 @@
+"""How fast this machine's host is right now: what launches of a small sequential program take it.
+
+The program is not the one that is measured: fixed sizes, two layers, op by op. A probe before and one
+after a measurement tell the host's speed beside it, as `models.host` takes it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from executor.calibrate.cases import Case
+from executor.calibrate.layers import HostTimer, dispatch_call, host_costs, timed_run
+from executor.execute import execute
+from models.deployment import Batch, Deployment, Phase
+from models.host import HostProbe, probed
+from models.routing import Routing
+from schedules.builders import build
+
+if TYPE_CHECKING:
+    from executor.production import Production
+    from executor.production_setup import Session
+    from executor.sessions import Sessions
+
+LAYERS = 2
+# Both are on the calibration's grid, so that no case of a validation has them.
+PREFILL_TOKENS, DECODE_TOKENS = 768, 24
+KV_TOKENS = 1024
+# All ranks make as many runs, however fast their hosts are: 0.1 s on the hosts seen so far.
+WARM_UPS, RUNS = 2, 10
+# A GEMM that was not compiled ahead is compiled by its first call.
+DEADLINE_S = 240.0
+
+
+def probe_case(deployment: Deployment, phase: Phase) -> Case:
+    """The program that is timed: layers in sequence at a fixed size, each expert chosen as often as
+    any other. A low-latency buffer that is smaller holds what it can."""
+    tokens = PREFILL_TOKENS if phase == "prefill" else DECODE_TOKENS
+    if deployment.a2a.mode == "low_latency":
+        tokens = min(tokens, deployment.a2a.max_dispatch_tokens_per_rank)
+    ranks, top_k = deployment.ep_size, deployment.model.top_k
+    lens = (tokens,) if phase == "prefill" else (1,) * tokens
+    prefix = (0,) if phase == "prefill" else (KV_TOKENS,) * tokens
+    batch = Batch(phase, (lens,) * ranks, (prefix,) * ranks)
+    experts = deployment.physical_experts
+    ids = (np.arange(tokens * top_k, dtype=np.int32) % experts).reshape(tokens, top_k)
+    routing = Routing((ids,) * ranks, experts, ranks)
+    program = build(
+        "sequential",
+        deployment,
+        batch,
+        routing,
+        layers=LAYERS,
+        launch="eager",
+        fold=False,
+        allow_refused=True,
+    )
+    return Case(deployment, batch, routing, program)
+
+
+@dataclass
+class Prober:
+    """Probes one rank's host on a live session; all ranks probe together, as exchanges have to meet."""
+
+    session: Session
+    kernels: Production
+    case: Case
+
+    def __post_init__(self) -> None:
+        self._warm = False
+
+    def probe(self) -> HostProbe:
+        """Median ns by kind of launch of this rank's host, some 0.1 s. The first call compiles."""
+        rank, calls = self.session.rank, not self.kernels.walks_calls
+        for _ in range(0 if self._warm else WARM_UPS):
+            execute(self.case.program, self.kernels, rank=rank)
+        self._warm = True
+        gc.collect()
+        gc.disable()
+        timers = [timed_run(self.case.program, self.kernels, rank) for _ in range(RUNS)]
+        gc.enable()
+        found = probe_of(timers, calls=calls)
+        if calls and self.case.deployment.a2a.mode == "normal":
+            (call,) = dispatch_call(self.session, self.case)
+            found = HostProbe((*found.ns, ("dispatch_call", int(call["ns"]))), found.spread)
+        return found
+
+
+def probe_of(timers: Sequence[HostTimer], *, calls: bool) -> HostProbe:
+    """What the runs' host times say; `calls` as in `host_costs`."""
+    runs = (host_costs([timer], calls=calls) for timer in timers)
+    return probed([{str(r["class"]): int(r["ns"]) for r in records} for records in runs])
+
+
+def open_prober(sessions: Sessions, deployment: Deployment, phase: Phase) -> Prober:
+    """A prober on the session of a deployment; normal-mode exchanges of the Triton set need room for
+    `PREFILL_TOKENS`."""
+    session = sessions.of(deployment)
+    case = probe_case(deployment, phase)
+    kernels = sessions.kernel_set(
+        session, case.batch, case.routing, layers=LAYERS, deadline_s=DEADLINE_S
+    )
+    return Prober(session, kernels, case)

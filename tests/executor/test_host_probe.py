@@ -1,0 +1,108 @@
+"""The host's probe without a GPU: its program, its times from a slow fake, and that ranks stay in step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from executor.calibrate.plan import DECODE_TOKENS, KV_TOKENS, PREFILL_TOKENS
+from executor.host_probe import RUNS, WARM_UPS, Prober, probe_case, probe_of
+from executor.recording import Recording
+from models.deployment import Fusion, Phase
+from models.profile import load_machine
+from moe_overlap.gated import makespan_ns, predicted
+from scenarios import load
+from scenarios.resolve import Resolved, resolve
+
+pytestmark = pytest.mark.torch
+SCENARIO = "deepseek-v3-h200-ep2-{phase}"
+
+
+def resolved(phase: str, ranks: int = 2) -> Resolved:
+    put = [f"parallel.ep={ranks}", f"parallel.attention_dp={ranks}"]
+    return resolve(load(SCENARIO.format(phase=phase), put))
+
+
+@pytest.mark.parametrize(("phase", "ranks"), [("prefill", 2), ("decode", 2), ("decode", 1)])
+def test_the_program_is_on_the_calibrations_grid_and_takes_no_longer_than_allowed(
+    phase: Phase, ranks: int
+) -> None:
+    deployment = resolved(phase, ranks).deployment
+    case = probe_case(deployment, phase)
+    assert len(case.batch.tokens) == ranks
+    assert case.batch.tokens[0] in (PREFILL_TOKENS if phase == "prefill" else DECODE_TOKENS)
+    assert set(case.batch.prefix_tokens[0]) <= {0, *KV_TOKENS}
+    rows = [set(row) for row in case.routing.ids[0].tolist()]
+    assert all(len(row) == deployment.model.top_k for row in rows)
+    slow = load_machine("h200-2x-nvlink-measured" if ranks == 2 else "h200-1x-measured")
+    run_ns = makespan_ns(predicted(case.program, slow))
+    assert run_ns * (RUNS + WARM_UPS) < 0.3e9
+
+
+def test_its_host_decides_so_that_the_probe_sees_it() -> None:
+    """The fake GPU of a profile whose host takes twice as long takes twice as long in all."""
+    machine = load_machine("h200-2x-nvlink-measured")
+    slow = replace(
+        machine.host, by_class=tuple((name, 2 * ns) for name, ns in machine.host.by_class)
+    )
+    for phase in ("prefill", "decode"):
+        case = probe_case(resolved(phase).deployment, phase)
+        own, twice = (
+            makespan_ns(predicted(case.program, m)) for m in (machine, replace(machine, host=slow))
+        )
+        assert 1.5 < twice / own < 2.6
+
+
+def test_small_buffers_and_fused_shared_experts_are_probed_too() -> None:
+    deployment = resolved("decode").deployment
+    small = replace(deployment, a2a=replace(deployment.a2a, max_dispatch_tokens_per_rank=8))
+    assert probe_case(small, "decode").batch.tokens == (8, 8)
+    fused = replace(deployment, fusion=Fusion(1, "per_rank"))
+    plain = {op.name for op in probe_case(deployment, "decode").program.launches(0)}
+    assert {op.name for op in probe_case(fused, "decode").program.launches(0)} < plain
+
+
+class Timed:
+    """A run's host times by hand."""
+
+    def __init__(self, program: Any, events: list[int], by_kind: dict[str, list[int]]) -> None:
+        self.events = events
+        ops = {op.work.kind: op for op in program.launches(0)}
+        self.launches = [(ops[kind], ns) for kind, times in by_kind.items() for ns in times]
+
+
+def test_times_are_medians_by_kind_without_waits_for_peers() -> None:
+    program = probe_case(resolved("prefill").deployment, "prefill").program
+    runs: Any = [
+        Timed(program, [5, 7, 9], {"gemm": [40, 50, 90], "notify": [9_999], "combine": [70]}),
+        Timed(program, [7, 7, 7], {"gemm": [50, 50, 50], "notify": [8_888], "combine": [80]}),
+    ]
+    assert dict(probe_of(runs, calls=True).ns) == {"event": 7, "gemm": 50, "combine": 75}
+    assert "notify" in dict(probe_of(runs, calls=False).ns)
+
+
+class Slow(Recording):
+    """Logs every run."""
+
+    walks_calls = True
+    runs = 0
+
+    def prepare(self, program: Any, rank: int) -> None:
+        self.runs += 1
+        super().prepare(program, rank)
+
+
+def test_every_probe_makes_as_many_runs_after_the_first_ones_warm_up() -> None:
+    case = probe_case(resolved("decode").deployment, "decode")
+    session: Any = type("Session", (), {"rank": 0})()
+    kernels: Any = Slow()
+    prober = Prober(session, kernels, case)
+    found = dict(prober.probe().ns)
+    assert kernels.runs == WARM_UPS + RUNS
+    prober.probe()
+    assert kernels.runs == WARM_UPS + 2 * RUNS
+    assert {op.work.kind for op in case.program.launches(0)} <= found.keys() | {"event"}
