@@ -119,9 +119,13 @@ class Gloo:
         self._peers = [r for r in range(dist.get_world_size()) if r != self._rank]
         self._sending = {peer: threading.Lock() for peer in self._peers}
         self._closed = threading.Event()
-        for peer in self._peers:
-            for body in (self._receive, self._live):
-                threading.Thread(target=body, args=(peer,), daemon=True).start()
+        self._threads = [
+            threading.Thread(target=body, args=(peer,), daemon=True)
+            for peer in self._peers
+            for body in (self._receive, self._live)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def post(self, key: str, dst: int, message: Message) -> None:
         """Send the key, the tensors' shapes and types, and the tensors."""
@@ -146,11 +150,14 @@ class Gloo:
         return self._mailbox.wait(timeout_s)
 
     def close(self) -> None:
-        """Tell the peers that nothing more comes."""
+        """Tell the peers that nothing more comes, and wait until they have said so too: a thread that is
+        inside gloo when the interpreter ends takes the process down."""
         self._closed.set()
         for peer in self._peers:
             with self._sending[peer]:
                 self._send_object(None, peer)
+        for thread in self._threads:
+            thread.join()
 
     def _receive(self, src: int) -> None:
         try:

@@ -81,6 +81,28 @@ def test_a_peer_that_dies_is_an_error_and_not_a_hang() -> None:
     assert both(dies=True)[0].startswith("lost: rank 1 is gone")
 
 
+def leaver(rank: int, port: int) -> None:
+    """Rank 1 closes half a second after rank 0."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    transport = Gloo()
+    torch.distributed.barrier()
+    time.sleep(0.5 * rank)
+    transport.close()
+
+
+def test_who_closes_first_ends_well() -> None:
+    """Not by `terminate called`, with a thread still inside gloo, which the slower rank then misses."""
+    context = multiprocessing.get_context("spawn")
+    port = free_port()
+    workers = [context.Process(target=leaver, args=(rank, port)) for rank in range(2)]
+    for process in workers:
+        process.start()
+    for process in workers:
+        process.join(60)
+    assert [process.exitcode for process in workers] == [0, 0]
+
+
 def waiter(rank: int, port: int, results: Queue[tuple[int, str]]) -> None:
     """Rank 1 computes for longer than the silence that is allowed, then is stopped; rank 0 waits."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
