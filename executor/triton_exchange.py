@@ -29,11 +29,13 @@ PHASES = {0: "dispatch", 1: "signal", 2: "combine", 3: "notify", 4: "transfer", 
 
 @dataclass
 class TritonExchange:
-    """What the launchers of one rank use; exactly one of `normal` and `low` is there."""
+    """What the launchers of one rank use; exactly one of `normal` and `low` is there. `routes` and, in
+    page-locked memory of the host, the `plans` that it waits for are kept by layer and child."""
 
     normal: Normal | Collective | None
     low: LowLatency | None
     routes: dict[str, Route] = field(default_factory=dict)
+    plans: dict[str, torch.Tensor] = field(default_factory=dict)
     words: dict[tuple[int, Grain], Signals] = field(default_factory=dict)
 
     def buffer(self, op: Op) -> int:

@@ -71,8 +71,10 @@ def dispatch_notify(call: Call) -> None:
     """Exchange the counts; the plan on its way to the host, which waits for it."""
     (route,) = inputs(call)
     _normal(call).notify(route)
-    plan = torch.empty(route.plan.shape, dtype=torch.int32, pin_memory=route.plan.is_cuda)
-    output(call, plan.copy_(route.plan, non_blocking=True))
+    plans, place = _exchange(call).plans, _place(call)
+    if place not in plans:
+        plans[place] = torch.empty_like(route.plan, device="cpu", pin_memory=route.plan.is_cuda)
+    output(call, plans[place].copy_(route.plan, non_blocking=True))
 
 
 def dispatch(call: Call) -> None:

@@ -133,6 +133,14 @@ class Normal:
         self.shape, self._memory, self._deadline_ns = shape, memory, deadline_ns
         self._buffers = Buffers(memory, partial(_Places, shape), 2, buffers)
         self.error = self._buffers.error
+        # Made once: a view of the region costs the host several calls, a slice of it one.
+        self._arrived = [self._arrived_in(places) for places in self._buffers.places]
+        self._results = [
+            memory.view(
+                places.results, (shape.ranks * shape.max_tokens, shape.hidden), torch.bfloat16
+            )
+            for places in self._buffers.places
+        ]
         self._experts = expert_block(shape)
         self._slots = 1 << (shape.top_k - 1).bit_length()
 
@@ -175,19 +183,24 @@ class Normal:
 
     def arrived(self, rows: int, buffer: int = 0) -> Arrived:
         """Views of `rows` received rows, as the plan counts them; valid until the next transfer."""
-        shape, places, view = self.shape, self._buffers.places[buffer], self._memory.view
-        dtype = FP8 if shape.scales else torch.bfloat16
+        whole = self._arrived[buffer]
         return Arrived(
-            view(places.rows, (rows, shape.hidden), dtype),
-            view(places.scales, (rows, shape.scales), torch.float32),
-            view(places.ids, (rows, shape.top_k), torch.int32),
-            view(places.weights, (rows, shape.top_k), torch.float32),
+            whole.rows[:rows], whole.scales[:rows], whole.ids[:rows], whole.weights[:rows]
+        )
+
+    def _arrived_in(self, places: _Places) -> Arrived:
+        shape, view = self.shape, self._memory.view
+        most = shape.ranks * shape.max_tokens
+        return Arrived(
+            view(places.rows, (most, shape.hidden), FP8 if shape.scales else torch.bfloat16),
+            view(places.scales, (most, shape.scales), torch.float32),
+            view(places.ids, (most, shape.top_k), torch.int32),
+            view(places.weights, (most, shape.top_k), torch.float32),
         )
 
     def results(self, rows: int, buffer: int = 0) -> torch.Tensor:
         """Where to write the results of received rows, bf16 [rows, hidden], for combine to read."""
-        places = self._buffers.places[buffer]
-        return self._memory.view(places.results, (rows, self.shape.hidden), torch.bfloat16)
+        return self._results[buffer][:rows]
 
     def combine(self, route: Route, num_sms: int) -> torch.Tensor:
         """Sum of each token's results [T, hidden] bf16."""
