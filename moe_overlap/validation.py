@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 from moe_overlap.uncertain import Prediction
 from schedules.timeline import Timeline
@@ -14,12 +15,26 @@ from viz.validation import OpError, compare_ops
 WORST = 10
 
 
+HostChoice = Literal["measured", "profile"]
+
+
+@dataclass(frozen=True)
+class OwnHost:
+    """A prediction with the host that was probed beside the measurement: its times over the profile's,
+    and the ns predicted with the profile's own host."""
+
+    ratio: float
+    profile_ns: float
+
+
 @dataclass(frozen=True)
 class Row:
     """One schedule: microseconds of all layers. `band_low_us` to `band_high_us` is the prediction's band,
     `low_us` to `high_us` are the repeats. Gains are over the first schedule, `t / t_first - 1`; `tie`:
     the predicted difference to it is within its uncertainty; `call`: whether the measured one is outside
-    the repeats; `sign`: whether both gains have the same sign, empty where the call is not clear."""
+    the repeats; `sign`: whether both gains have the same sign, empty where the call is not clear.
+    `host_ratio` is the probed host's time over the profile's, null where it was predicted with the
+    profile's own host; `profile_host_error` is the error with that."""
 
     schedule: str
     predicted_us: float
@@ -35,16 +50,28 @@ class Row:
     tie: bool
     call: str
     sign: str
+    host_ratio: float | None
+    profile_host_error: float
 
 
 def table_rows(
-    predicted: Mapping[str, Prediction], measured: Mapping[str, tuple[int, ...]]
+    predicted: Mapping[str, Prediction],
+    measured: Mapping[str, tuple[int, ...]],
+    hosts: Mapping[str, OwnHost] = MappingProxyType({}),
 ) -> list[Row]:
     """A row a schedule; the first one is what gains are over. A measured gain is too close to call
-    when the two schedules' repeats overlap."""
+    when the two schedules' repeats overlap. `hosts`: of those whose host was probed."""
     first = next(iter(predicted))
     return [
-        _row(name, own, measured[name], predicted[first], measured[first], name == first)
+        _row(
+            name,
+            own,
+            measured[name],
+            predicted[first],
+            measured[first],
+            name == first,
+            hosts.get(name),
+        )
         for name, own in predicted.items()
     ]
 
@@ -56,6 +83,7 @@ def _row(
     base: Prediction,
     base_times: tuple[int, ...],
     first: bool,
+    host: OwnHost | None,
 ) -> Row:
     middle = median(times)
     apart = max(times) < min(base_times) or min(times) > max(base_times)
@@ -77,6 +105,8 @@ def _row(
         tie=not first and abs(own.ns - base.ns) <= own.noise_against(base),
         call="" if first else "clear" if apart else "too close to call",
         sign=right if apart and not first else "",
+        host_ratio=host.ratio if host else None,
+        profile_host_error=(host.profile_ns if host else own.ns) / middle - 1,
     )
 
 
@@ -104,6 +134,19 @@ def lines(rows: Sequence[Row]) -> list[str]:
 
 def _span(low: float, high: float) -> str:
     return f"[{low:.1f}, {high:.1f}]"
+
+
+def host_lines(rows: Sequence[Row], wanted: HostChoice) -> list[str]:
+    """Whose host was predicted with, and the errors with the profile's own where it was not that."""
+    found = [r for r in rows if r.host_ratio is not None]
+    text = [
+        f"{r.schedule}: host {r.host_ratio:.2f} of the profile's, by probes beside the measurement; "
+        f"error with the profile's own {r.profile_host_error:+.1%}"
+        for r in found
+    ]
+    without = ", ".join(r.schedule for r in rows if r.host_ratio is None)
+    why = "" if wanted == "profile" else ": no probe of it stands beside the measurement"
+    return [*text, *([f"{without}: the profile's own host{why}"] if without else [])]
 
 
 def ops_of(pairs: Mapping[str, tuple[Timeline, Timeline]]) -> dict[str, tuple[OpError, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,15 @@ TEXT_COLUMNS = ("kind", "can come from")
 Pairs = Mapping[str, tuple[Timeline, Timeline]]
 
 
-def write_validation(path: Path | str, heading: str, pairs: Pairs) -> None:
-    """Write the page of (predicted, measured) timelines by schedule name. OSError when the file cannot
-    be written."""
-    write_page(Path(path), validation_page(heading, pairs))
+def write_validation(
+    path: Path | str, heading: str, pairs: Pairs, notes: Sequence[str] = ()
+) -> None:
+    """Write the page of (predicted, measured) timelines by schedule name, with `notes` on how they were
+    predicted. OSError when the file cannot be written."""
+    write_page(Path(path), validation_page(heading, pairs, notes))
 
 
-def validation_page(heading: str, pairs: Pairs) -> Page:
+def validation_page(heading: str, pairs: Pairs, notes: Sequence[str] = ()) -> Page:
     """The page, not yet rendered."""
     compared = {name: compare_ops(*pair) for name, pair in pairs.items()}
     timelines = {f"{name}, {one.origin}": one for name, pair in pairs.items() for one in pair}
@@ -34,7 +36,8 @@ def validation_page(heading: str, pairs: Pairs) -> Page:
     titles = [(name, timeline_note(timeline)) for name, timeline in timelines.items()]
     tables = "".join(_ops_html(name, found) for name, found in compared.items())
     machines = " · ".join(dict.fromkeys(t.machine for t in timelines.values()))
-    body = _totals_html(pairs) + timelines_html(titles) + tables
+    told = "".join(f'<p class="hint">{escape(note)}</p>' for note in notes)
+    body = _totals_html(pairs) + told + timelines_html(titles) + tables
     return Page(heading, machines, body, clock_note(timelines), data)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,9 +22,13 @@ from moe_overlap.errors import Refused
 
 if TYPE_CHECKING:
     from moe_overlap.uncertain import Prediction
+    from moe_overlap.validation import HostChoice, OwnHost, Row
     from scenarios.resolve import Resolved
     from schedules.timeline import Timeline
     from viz.validate_page import Pairs
+
+    # Measured timelines and makespans of the repeats in ns, by schedule.
+    Runs = dict[str, tuple[Timeline, tuple[int, ...]]]
 
 SchedulesOption = Annotated[
     list[str] | None,
@@ -45,6 +50,16 @@ OtherGpuOption = Annotated[
     bool, typer.Option("--other-gpu", help="Take a profile of another GPU all the same.")
 ]
 
+HostOption = Annotated[
+    str,
+    typer.Option(
+        "--host",
+        metavar="HOST",
+        help="Predict with the host's speed as it was `measured` beside each schedule by a probe, or as "
+        "the `profile` has it.",
+    ),
+]
+
 
 ELSEWHERE = "`validate --measured FILE` compares what `run -o FILE` wrote on a machine that has it"
 
@@ -61,12 +76,14 @@ def validate(
     allow_refused: AllowRefused = False,
     profile: ProfileOption = "",
     other_gpu: OtherGpuOption = False,
+    host: HostOption = "measured",
 ) -> None:
     """Predict and run schedules; print predicted against measured, and write both on one axis: a page, or
     a trace (-o NAME.pftrace)."""
     from moe_overlap.output import check_writable, print_json, stdout, tell, writable
-    from moe_overlap.validation import document, lines, ops_of, table_rows, worst_lines
+    from moe_overlap.validation import document, host_lines, lines, ops_of, worst_lines
 
+    wanted = _host_choice(host)
     resolved = _resolved(scenario, check_settings(settings), profile, other_gpu)
     tell(resolved.idle_keys())
     if output is not None:
@@ -83,32 +100,63 @@ def validate(
     )
     if runs is None:
         return
-    made = {
-        name: _predicted(resolved, name, timeline, allow_refused)
-        for name, (timeline, _) in runs.items()
-    }
-    pairs = {name: (made[name][1], timeline) for name, (timeline, _) in runs.items()}
-    rows = table_rows({n: p for n, (p, _) in made.items()}, {n: t for n, (_, t) in runs.items()})
+    rows, pairs = _compared(resolved, runs, allow_refused, wanted)
+    hosts = host_lines(rows, wanted)
     if output is not None:
-        _write(writable(output), f"{scenario}: predicted and measured", pairs)
+        ratios = {row.schedule: row.host_ratio for row in rows if row.host_ratio is not None}
+        _write(writable(output), f"{scenario}: predicted and measured", pairs, hosts, ratios)
     ops = ops_of(pairs)
     if as_json:
         print_json(document(scenario, rows, ops))
     else:
-        stdout().print("\n".join([*lines(rows), *worst_lines(ops)]), soft_wrap=True)
+        stdout().print("\n".join([*lines(rows), *hosts, *worst_lines(ops)]), soft_wrap=True)
 
 
-def _write(target: Path, heading: str, pairs: Pairs) -> None:
-    """A page, or by its ending a trace with a predicted and a measured track for each schedule."""
+def _compared(
+    resolved: Resolved, runs: Runs, allow_refused: bool, host: HostChoice
+) -> tuple[list[Row], Pairs]:
+    """A row of each schedule, and its predicted and measured timelines."""
+    from moe_overlap.validation import table_rows
+
+    made = {
+        name: _predicted(resolved, name, timeline, allow_refused, host)
+        for name, (timeline, _) in runs.items()
+    }
+    rows = table_rows(
+        {name: found for name, (found, *_) in made.items()},
+        {name: times for name, (_, times) in runs.items()},
+        {name: own for name, (*_, own) in made.items() if own is not None},
+    )
+    return rows, {name: (made[name][1], timeline) for name, (timeline, _) in runs.items()}
+
+
+def _host_choice(host: str) -> HostChoice:
+    from models.errors import InputError
+
+    if host == "measured":
+        return "measured"
+    if host != "profile":
+        raise InputError("--host", "host", host, "measured, profile")
+    return "profile"
+
+
+def _write(
+    target: Path, heading: str, pairs: Pairs, notes: Sequence[str], ratios: Mapping[str, float]
+) -> None:
+    """A page, or by its ending a trace with a predicted and a measured track for each schedule; both say
+    whose host was predicted with."""
     from moe_overlap.errors import MachineLacks
     from viz.extra import MissingExtra
     from viz.perfetto import write_perfetto
     from viz.validate_page import write_validation
 
     if target.suffix not in PERFETTO:
-        write_validation(target, heading, pairs)
+        write_validation(target, heading, pairs, notes)
         return
-    tracks = {f"{name}, {one.origin}": one for name, pair in pairs.items() for one in pair}
+    tracks: dict[str, Timeline] = {}
+    for name, (predicted, measured) in pairs.items():
+        host = f" (host {ratios[name]:.2f} of the profile's)" if name in ratios else ""
+        tracks |= {f"{name}, predicted{host}": predicted, f"{name}, measured": measured}
     try:
         write_perfetto(target, tracks)
     except MissingExtra as error:
@@ -139,7 +187,7 @@ def _runnable(resolved: Resolved, allow_refused: bool) -> list[str]:
     ]
 
 
-def _given(names: list[str], files: list[Path]) -> dict[str, tuple[Timeline, tuple[int, ...]]]:
+def _given(names: list[str], files: list[Path]) -> Runs:
     from models.errors import InputError
     from schedules.files import load_timeline
 
@@ -162,7 +210,7 @@ def _given(names: list[str], files: list[Path]) -> dict[str, tuple[Timeline, tup
 
 def _ran(
     resolved: Resolved, names: list[str], repeats: int, layers: int, allow_refused: bool
-) -> dict[str, tuple[Timeline, tuple[int, ...]]] | None:
+) -> Runs | None:
     from moe_overlap.commands.run import measure
     from moe_overlap.errors import MachineLacks
     from moe_overlap.output import progress
@@ -189,13 +237,16 @@ def _ran(
 
 
 def _predicted(
-    resolved: Resolved, name: str, measured: Timeline, allow_refused: bool
-) -> tuple[Prediction, Timeline]:
-    """The prediction for as many layers as were measured, behind a gate as they were."""
+    resolved: Resolved, name: str, measured: Timeline, allow_refused: bool, host: HostChoice
+) -> tuple[Prediction, Timeline, OwnHost | None]:
+    """The prediction for as many layers as were measured, behind a gate as they were; and of what host,
+    if it was probed and not the profile's is wanted."""
     from models.errors import InputError
-    from moe_overlap.gated import ungated
+    from models.host import on_host
+    from moe_overlap.gated import makespan_ns, predicted, ungated
     from moe_overlap.prediction import build
     from moe_overlap.uncertain import prediction
+    from moe_overlap.validation import OwnHost
 
     layers = len({span.layer for span in measured.spans if span.layer >= 0}) or 1
     program = build(resolved, name, layers=layers, fold=False, allow_refused=allow_refused)
@@ -206,5 +257,10 @@ def _predicted(
             measured.program,
             f"{program.name}, in order",
         )
-    found, timeline = prediction(program, resolved.deployment.machine)
-    return found, ungated(timeline)
+    profile = resolved.deployment.machine
+    machine, ratio = on_host(profile, measured.host_probes if host == "measured" else ())
+    found, timeline = prediction(program, machine)
+    own = None
+    if ratio is not None:
+        own = OwnHost(ratio, makespan_ns(predicted(program, profile)))
+    return found, ungated(timeline), own

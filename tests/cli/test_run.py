@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from executor.job import GATE_NS
+from models.profile import load_machine
+
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 
@@ -47,6 +50,41 @@ def test_predicted_and_measured_become_one_trace(run: Run, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert b"tbo, predicted" in trace.read_bytes()
     assert b"tbo, measured" in trace.read_bytes()
+
+
+def test_a_probe_in_the_file_is_the_host_of_the_prediction(run: Run, tmp_path: Path) -> None:
+    """Half as fast a host makes an op-by-op decode step longer, from the start of
+    launching on by at most twice: the gate lets the host get ahead first."""
+    target, page = tmp_path / "recorded.json", tmp_path / "page.html"
+    eager = ("--set", "runtime.launch=eager", "--set", "hardware=h200-2x-nvlink-measured")
+    run("run", "tiny", "-s", "baseline", "--kernels", "recording", "-o", str(target), *eager)
+    words = ("validate", "tiny", "-s", "baseline", "--measured", str(target), *eager)
+    told = run(*words)
+    assert "baseline: the profile's own host: no probe of it stands" in told.stdout, told.stderr
+    before = json.loads(run(*words, "--json").stdout)["schedules"][0]
+    assert before["host_ratio"] is None
+    assert before["profile_host_error"] == before["error"]
+    host = dict(load_machine("h200-2x-nvlink-measured").host.by_class)
+    probe = {"ns": {kind: 2 * host[kind] for kind in ("gemm", "norm", "event")}, "spread": 0.01}
+    document = json.loads(target.read_text()) | {"host_probes": [probe, probe]}
+    target.write_text(json.dumps(document))
+    after = json.loads(run(*words, "--json", "-o", str(page)).stdout)["schedules"][0]
+    assert after["host_ratio"] == pytest.approx(2.0)
+    ahead_us = GATE_NS / 1e3
+    assert after["predicted_us"] / before["predicted_us"] > 1.2
+    assert after["predicted_us"] <= 2 * before["predicted_us"] + ahead_us
+    assert after["profile_host_error"] == pytest.approx(before["error"])
+    assert "host 2.00 of the profile" in page.read_text()
+    if find_spec("perfetto"):
+        trace = tmp_path / "both.pftrace"
+        run(*words, "-o", str(trace))
+        assert b"baseline, predicted (host 2.00 of the profile's)" in trace.read_bytes()
+    kept = json.loads(run(*words, "--json", "--host", "profile").stdout)["schedules"][0]
+    assert kept == before
+    assert "baseline: host 2.00 of the profile's" in run(*words).stdout
+    wrong = run(*words, "--host", "fast")
+    assert wrong.returncode == 1
+    assert "measured, profile" in wrong.stderr
 
 
 def test_as_many_files_as_schedules(run: Run) -> None:
