@@ -5,21 +5,24 @@
         -o docs/validation.md --readme README.md
 
 `compare` takes what `benchmarks.validation_run` wrote; with `--readme` it also renews the table between
-the two marks of that file. Gains are `t_sequential / t - 1`.
+the two marks of that file. Where a probe of the host stands beside a measured case, the prediction that is
+compared is made again with the host's speed of that probe, from the profile that was predicted with and
+nothing else of the measurement. Gains are `t_sequential / t - 1`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 from benchmarks.validation_document import document, readme_block, with_block
-from benchmarks.validation_outcome import PUBLIC_NAME, cases
+from benchmarks.validation_outcome import PUBLIC_NAME, cases, probes_of
 from benchmarks.validation_predictors import by_engine, by_plain
+from models.host import HostProbe, on_host
 from models.machine import Machine
 from models.profile import load_machine
 
@@ -67,6 +70,42 @@ def predict(group: Group, schedule: str, machine: Machine, public: Machine) -> d
     }
 
 
+def on_probed_hosts(
+    records: Sequence[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The records, those of groups with probes predicted again with the probed host; ValueError where a
+    profile is not the one that was predicted with."""
+    found = {e["group"]: probes_of(e) for e in entries if "probe" in e}
+    if not found:
+        return list(records)
+    known = {group.name: group for file in (UNSEEN, CASES) for group in groups(file)}
+    profiles = {record["profile"]: record["sha256"] for record in records}
+    machines = {name: load_machine(name) for name in profiles}
+    for name, sha256 in profiles.items():
+        if machines[name].profile_sha256 != sha256:
+            raise ValueError(f"profile {name!r} is another one than predictions were made with")
+    public = load_machine(PUBLIC)
+    again: list[Mapping[str, Any]] = []
+    for record in records:
+        probes, machine = found.get(record["group"], ()), machines[record["profile"]]
+        if probes:
+            group, schedule = known[record["group"]], record["schedule"]
+            made = on_host_of(probes, group, schedule, machine, public)
+            again.append({**record, **made})
+        else:
+            again.append(record)
+    return again
+
+
+def on_host_of(
+    probes: Sequence[HostProbe], group: Group, schedule: str, machine: Machine, public: Machine
+) -> dict[str, Any]:
+    """The record of one case with the host of these probes, for both profiles; `host` is its time over
+    that of the machine's profile."""
+    own, ratio = on_host(machine, probes)
+    return predict(group, schedule, own, on_host(public, probes)[0]) | {"host": ratio}
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of records."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
@@ -75,10 +114,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 def compared(predicted: Path, measured: Path, readme: Path | None) -> str:
     """The page; renews the table of `readme`."""
     records, entries = read(predicted), read(measured)
-    found = cases(records, entries)
+    hosted = on_probed_hosts(records, entries)
+    found = cases(hosted, entries)
+    own = cases(records, entries) if any(c.host is not None for c in found) else []
     facts: dict[str, Any] = next((entry["facts"] for entry in entries if "facts" in entry), {})
     profiles = {r["profile"]: r["sha256"] for r in records}
-    text = document(found, facts, profiles, read(EARLIER) if EARLIER.exists() else ())
+    text = document(found, facts, profiles, read(EARLIER) if EARLIER.exists() else (), own)
     if NOTES.exists():
         text += "\n" + NOTES.read_text(encoding="utf-8")
     if readme is not None:

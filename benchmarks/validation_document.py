@@ -20,7 +20,20 @@ COMMAND = (
     "-o docs/validation.md --readme README.md"
 )
 
+WARM_UPS = "2 warm-ups (large prefill 2 s of them, until the power control has settled)"
+PROFILES_HOST = "the profile's own host"
+
 Chosen = tuple[str, list[Case]]
+
+
+HOSTS = (
+    "The host's speed is a condition of the measurement, like the clock: one machine's launches take half "
+    "or twice as long from minute to minute. A probe of fixed size that is none of the cases "
+    "(`executor/host_probe.py`) was run before and after each; predictions are made with the profile, "
+    f"the engine as it is and the mean of both. *{PROFILES_HOST[0].upper()}{PROFILES_HOST[1:]}*: what was committed before "
+    "anything was measured.",
+    "",
+)
 
 
 def parts(found: Iterable[Case]) -> list[Chosen]:
@@ -45,14 +58,20 @@ def parts(found: Iterable[Case]) -> list[Chosen]:
     return [(title, chosen) for title, chosen in made if chosen]
 
 
-def summary(found: Iterable[Case]) -> list[str]:
-    """A row for each part."""
+def summary(found: Sequence[Case], own: Sequence[Case] = ()) -> list[str]:
+    """A row for each part, and where hosts were probed one more for `own`, the same cases predicted with
+    the profile's own host."""
     rows = [
         "| cases | how many | makespan error, median | 90th percentile | worst | band holds "
         "| gain off by, median | worst | signs right | called ties |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    return rows + [_summary_row(title, chosen) for title, chosen in parts(found)]
+    same = dict(parts(own))
+    for title, chosen in parts(found):
+        rows.append(_summary_row(title, chosen))
+        if title in same:
+            rows.append(_summary_row(f"{title}; {PROFILES_HOST}", same[title]))
+    return rows
 
 
 def _summary_row(title: str, chosen: Sequence[Case]) -> str:
@@ -132,13 +151,17 @@ def twice(found: Iterable[Case], earlier: Iterable[Mapping[str, Any]]) -> list[s
     return [f"The same cases on another run of the machine: {'; '.join(told)}.", ""] if told else []
 
 
-def table(found: Iterable[Case]) -> list[str]:
-    """A row a case."""
-    rows = [
-        "| case | schedule | measured µs a layer [repeats] | predicted [band] | error "
-        "| gain measured | gain predicted | hidden | MHz |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+def table(found: Sequence[Case], own: Sequence[Case] = ()) -> list[str]:
+    """A row a case; where hosts were probed, their time over the profile's, and the error of `own`, the
+    same cases predicted with the profile's own host."""
+    errors = {(c.group, c.schedule): c.error for c in own}
+    probed = any(c.host is not None for c in found)
+    more = ["host over profile's", f"error, {PROFILES_HOST}"][: 1 + bool(errors)] if probed else []
+    heads = [
+        "case", "schedule", "measured µs a layer [repeats]", "predicted [band]", "error",
+        "gain measured", "gain predicted", "hidden", "MHz", *more,
+    ]  # fmt: skip
+    rows = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for c in found:
         unit = 1e3 * c.layers
         measured = f"{c.measured_ns / unit:.0f} [{min(c.times_ns) / unit:.0f}, {max(c.times_ns) / unit:.0f}]"
@@ -147,9 +170,13 @@ def table(found: Iterable[Case]) -> list[str]:
         verdict = " (tie)" if c.tie and c.overlapped else ""
         hidden = "–" if c.hidden_share is None else f"{c.hidden_share:.0%}"
         mhz = f"{median(c.mhz):.0f}" if c.mhz else "–"
+        host = "–" if c.host is None else f"{c.host:.2f}"
+        off = errors.get((c.group, c.schedule), c.error)
+        ending = "".join(f" {cell} |" for cell in (host, f"{off:+.1%}")[: len(more)])
         rows.append(
             f"| {c.group} | {c.schedule} | {measured} | {c.predicted.ns / unit:.0f} {band} "
             f"| {c.error:+.1%} | {c.gain:+.1%} | {c.predicted_gain:+.1%}{verdict} | {hidden} | {mhz} |"
+            f"{ending}"
         )
     return rows
 
@@ -198,15 +225,18 @@ def document(
     facts: Mapping[str, Any],
     profiles: Mapping[str, str],
     earlier: Sequence[Mapping[str, Any]] = (),
+    own: Sequence[Case] = (),
 ) -> str:
-    """The page; `earlier` are other measurements of some of the cases."""
+    """The page; `earlier` are other measurements of some of the cases, `own` the same cases predicted with
+    the profile's own host where hosts were probed."""
     overlapped = [c for c in found if c.overlapped]
     lines = [
-        *_head(found, facts, profiles),
+        *_head(found, facts, profiles, WARM_UPS if own else "2 warm-ups"),
         "## Summary",
         "",
-        *summary(found),
+        *summary(found, own),
         "",
+        *(HOSTS if own else ()),
         "Signs are counted where the repeats of both schedules are apart. *Communication hidden*: under "
         f"the profiler at least {LEAST_SHARE:.0%} of the makespan was DeepEP's kernels beside compute on "
         "the same GPU (`benchmarks/hidden.py`; the rule was fixed before these were measured): where "
@@ -227,12 +257,12 @@ def document(
     for title, kept in (("Unseen cases", True), ("Seen cases", False)):
         rows = [c for c in found if c.unseen == kept]
         if rows:
-            lines += [f"## {title}", "", *table(rows), ""]
+            lines += [f"## {title}", "", *table(rows, own), ""]
     return "\n".join(lines)
 
 
 def _head(
-    found: Sequence[Case], facts: Mapping[str, Any], profiles: Mapping[str, str]
+    found: Sequence[Case], facts: Mapping[str, Any], profiles: Mapping[str, str], after: str
 ) -> list[str]:
     """What was measured and predicted, by which commands."""
     libraries = ", ".join(f"{name} {v}" for name, v in facts.get("libraries", {}).items())
@@ -245,7 +275,7 @@ def _head(
         f"{len(found)} cases, {unseen} of them unseen, on {facts.get('gpus_visible', '?')} x "
         f"{facts.get('gpu', '?')} (torch {facts.get('torch', '?')}, CUDA {facts.get('cuda', '?')}, "
         f"{libraries}), production kernels, {found[0].layers} MoE layers of DeepSeek-V3 with 64 "
-        f"experts, {' to '.join(map(str, repeats))} repeats each after 2 warm-ups, schedules in turn; "
+        f"experts, {' to '.join(map(str, repeats))} repeats each after {after}, schedules in turn; "
         "makespan of the slower rank.",
         "",
         f"Profiles: {named}, calibrated before; how far they are from what was held out of them, and "

@@ -13,7 +13,7 @@ import argparse
 import csv
 import io
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +22,8 @@ from ruamel.yaml import YAML
 
 from benchmarks.validation import read
 from benchmarks.validation_cases import Group, groups
+from benchmarks.validation_outcome import probes_of
+from models.host import HostProbe, on_host
 from models.machine import Machine
 from models.profile import load_machine, load_profile
 from models.work import COMPUTE_KINDS, EXCHANGE_KINDS
@@ -69,8 +71,9 @@ def _of_kinds(text: str, kinds: Collection[str]) -> str:
     return "\n".join([*heading, *kept]) + "\n"
 
 
-def gains(group: Group, machine: Machine) -> dict[str, float]:
-    """Predicted gain of every schedule over the group's first."""
+def gains(group: Group, machine: Machine, probes: Sequence[HostProbe] = ()) -> dict[str, float]:
+    """Predicted gain of every schedule over the group's first, with the host of these probes if any."""
+    machine, _ = on_host(machine, probes)
     times = {
         name: makespan_ns(predicted(group.on(machine).program(name), machine))
         for name in group.schedules
@@ -91,7 +94,13 @@ def table(
 ) -> Iterator[str]:
     """A row a case, in Markdown."""
     columns = [
-        (name, {group.name: gains(group, machine) for group in chosen})
+        (
+            name,
+            {
+                group.name: gains(group, machine, probes_of(measured.get(group.name, {})))
+                for group in chosen
+            },
+        )
         for name, machine in machines(path)
     ]
     names = [name for name, _ in columns]

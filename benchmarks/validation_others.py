@@ -7,7 +7,8 @@
     python -m benchmarks.validation_others --cases benchmarks/validation_many.yaml --ranks 4 8 \\
         --profile h200-8x-ib
 
-Prints figures of fidelity and a table, in Markdown; without measured cases what is predicted.
+Prints figures of fidelity and a table, in Markdown; without measured cases what is predicted. Where the
+host was probed beside a case, it is predicted with that host.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.validation import PUBLIC, predict, read
+from benchmarks.validation import PUBLIC, on_host_of, read
 from benchmarks.validation_cases import groups
 from benchmarks.validation_document import predictors, table
-from benchmarks.validation_outcome import Case, cases
+from benchmarks.validation_outcome import Case, cases, probes_of
 from models.measured import percentile
 from models.profile import load_machine
 from moe_overlap.gated import makespan_ns, predicted
@@ -31,8 +32,9 @@ def compared(measured: Path, files: Sequence[Path], profile: str) -> list[Case]:
     entries = read(measured)
     names = {entry["group"] for entry in entries}
     machine, public = load_machine(profile), load_machine(PUBLIC)
+    probes = {entry["group"]: probes_of(entry) for entry in entries if "makespans_ns" in entry}
     records = [
-        predict(group, schedule, machine, public) | {"unseen": False}
+        on_host_of(probes.get(group.name, ()), group, schedule, machine, public) | {"unseen": False}
         for file in files
         for group in groups(file)
         if group.name in names

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.hidden import LEAST_SHARE
+from models.host import HostProbe
 from moe_overlap.uncertain import Prediction
 
 PUBLIC_NAME = "public profile"
@@ -19,7 +20,8 @@ class Case:
     """ns of all layers, measured [repeat] and predicted; `others` are the plain predictors and the
     engine on the public profile. `noise_ns` is the predicted uncertainty of the difference to the
     group's first schedule. `hidden_share` is the communication that ran beside compute over the
-    makespan, by the profiler; None where it was not measured. `mhz` is the SM clock [repeat]."""
+    makespan, by the profiler; None where it was not measured. `mhz` is the SM clock [repeat]. `host` is
+    the probed host's time over the profile's, None where the prediction is with the profile's own."""
 
     group: str
     schedule: str
@@ -36,6 +38,7 @@ class Case:
     unseen: bool = False
     hidden_share: float | None = None
     mhz: tuple[float, ...] = ()
+    host: float | None = None
 
     @property
     def kind(self) -> str:
@@ -142,6 +145,17 @@ def _case(
         record["unseen"],
         hidden,
         clocks(entry, name),
+        record.get("host"),
+    )
+
+
+def probes_of(entry: Mapping[str, Any]) -> tuple[HostProbe, ...]:
+    """The probes of the host before and after a group's repeats; () in files of before there were any."""
+    found = entry.get("probe", ())
+    spreads = entry.get("probe_spread", (0.0,) * len(found))
+    return tuple(
+        HostProbe(tuple(sorted(ns.items())), spread)
+        for ns, spread in zip(found, spreads, strict=True)
     )
 
 

@@ -6,7 +6,8 @@
 Each call takes the cases of its number of ranks, unseen ones first. One line a group, written when all
 its schedules are measured; what the file holds is not measured again. The schedules of a group are run
 in turn, so that clock and temperature drift meets all alike. Then, in the time that is left, overlapped
-schedules are run once more under the profiler: how much communication ran beside compute.
+schedules are run once more under the profiler: how much communication ran beside compute, and every
+kernel of the last run, in a file beside (`OUT.traces.jsonl`).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import gc
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.hidden import hidden
+from benchmarks.hidden import Kernel, compact, hidden, kernels_of, last_run
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 MOST_SMS = 32
 WARM_UPS = 2
+# Above the power limit the clock falls only after 0.8 s of load, too far, and settles 2 % slower.
+SETTLE_S = 2.0
+LARGE_TOKENS = 3000
 TRACED = 2
 LIMIT_S = 90.0
 
@@ -67,29 +71,38 @@ class Bench:
         )
 
     def measure(self, group: Group, repeats: int) -> dict[str, Any]:
-        """Makespans of the slowest rank [schedule][repeat] in ns, clocks, and of one run each the host's
-        times and the ops' spans."""
+        """Makespans of the slowest rank [schedule][repeat] in ns, clocks, the host's speed before and after
+        them, and of one run each the host's times and the ops' spans."""
         from executor.execute import execute
+        from executor.host_probe import open_prober
         from executor.peers import gathered
 
         session, sets = self._ready(group, group.schedules)
+        self.watchdog.beat(f"{group.name}, the host's probe")
+        prober = open_prober(self.sessions, group.deployment, group.batch.phase)
         programs = {name: group.program(name) for name in group.schedules}
         times: dict[str, list[int]] = {name: [] for name in programs}
         clocks: dict[str, list[Any]] = {name: [] for name in programs}
         mhz: dict[str, list[float]] = {name: [] for name in programs}
         gc.collect()
+        probes = [prober.probe()]
         gc.disable()
-        for turn in range(repeats + WARM_UPS):
+
+        def turn() -> None:
+            for name, program in programs.items():
+                execute(program, sets[name], rank=self.rank)
+
+        turns = warm_up(turn, SETTLE_S if large(group) else 0.0)
+        for _ in range(repeats):
             for name, program in programs.items():
                 self.clock.start()
                 execute(program, sets[name], rank=self.rank)
-                mean = self.clock.mhz()
-                if turn >= WARM_UPS:
-                    times[name].append(sets[name].makespan_ns)
-                    samples = session.clocks.samples
-                    clocks[name].append(asdict(samples[-1]) if samples else None)
-                    mhz[name].append(round(mean, 1))
+                mhz[name].append(round(self.clock.mhz(), 1))
+                times[name].append(sets[name].makespan_ns)
+                samples = session.clocks.samples
+                clocks[name].append(asdict(samples[-1]) if samples else None)
         gc.enable()
+        probes.append(prober.probe())
         hosts = {name: self._host(group, name, sets[name]) for name in programs}
         spans = {name: self._spans(group, name, sets[name]) for name in programs}
         sides = gathered((times, spans, clocks, mhz))
@@ -102,6 +115,9 @@ class Bench:
             },
             "clocks": {name: [side[2][name] for side in sides] for name in programs},
             "host": hosts,
+            "probe": [dict(probe.ns) for probe in probes],
+            "probe_spread": [probe.spread for probe in probes],
+            "warm_ups": turns,
             "sm_mhz": {name: [side[3][name] for side in sides] for name in programs},
             "spans": {name: [s for side in sides for s in side[1][name]] for name in programs},
         }
@@ -129,13 +145,10 @@ class Bench:
         """Median ns of this rank's host by kind of launch, in one run that launches op by op; without
         calls that wait for the peers' counts."""
         from executor.calibrate.layers import timed_run
+        from executor.host_probe import probe_of
 
         timer = timed_run(group.program(name, eager=True), kernels, self.rank)
-        costs: dict[str, list[int]] = {"event": timer.events}
-        for op, ns in timer.launches:
-            if op.role not in ("whole", "notify") or op.work.kind == "combine":
-                costs.setdefault(op.work.kind, []).append(ns)
-        return {kind: round(median(values)) for kind, values in costs.items() if values}
+        return dict(probe_of([timer], calls=not kernels.walks_calls).ns)
 
     def _spans(self, group: Group, name: str, kernels: Any) -> list[tuple[str, int, int, int]]:
         """(op, rank, start, end) of an eager run between events."""
@@ -146,15 +159,16 @@ class Bench:
         kernels.spans = "none"
         return [(s.op, s.rank, s.start_ns, s.end_ns) for s in timeline.spans]
 
-    def hide(self, group: Group) -> dict[str, Any]:
+    def hide(self, group: Group) -> tuple[dict[str, Any], dict[str, Any]]:
         """Communication and what of it ran beside compute, of every overlapped schedule, mean of the
-        ranks, in ns."""
+        ranks, in ns; and every kernel of the last run on each rank."""
         from executor.calibrate.kernel_times import traced
         from executor.execute import execute
         from executor.peers import gathered
 
         _, sets = self._ready(group, group.overlapped)
         found: dict[str, tuple[float, float]] = {}
+        kept: dict[str, list[Kernel]] = {}
         for name in group.overlapped:
             program, kernels = group.program(name), sets[name]
             execute(program, kernels, rank=self.rank)
@@ -163,22 +177,46 @@ class Bench:
                 for _ in range(TRACED):
                     execute(program, kernels, rank=self.rank)
 
-            own = hidden(traced(run), TRACED)
+            events = traced(run)
+            own = hidden(events, TRACED)
             found[name] = (own.communication_ns, own.hidden_ns)
+            kept[name] = last_run(kernels_of(events))
         sides = gathered(found)
-        return {
+        traces = {"group": group.name} | compact(gathered(kept))
+        shares = {
             "group": group.name,
             "hidden": {
                 name: [round(mean(side[name][i] for side in sides)) for i in range(2)]
                 for name in found
             },
         }
+        return shares, traces
+
+
+def large(group: Group) -> bool:
+    """Whether its programs draw so much power that the clock falls."""
+    return group.batch.phase == "prefill" and max(group.batch.tokens) > LARGE_TOKENS
+
+
+def warm_up(
+    turn: Callable[[], None], settle_s: float, clock: Callable[[], float] = time.monotonic
+) -> int:
+    """Makes turns, two at least and until `settle_s` have passed by rank 0's clock; their count."""
+    from executor.peers import gathered
+
+    began, turns = clock(), 0
+    while True:
+        turn()
+        turns += 1
+        if gathered(turns >= WARM_UPS and clock() - began >= settle_s)[0]:
+            return turns
 
 
 def run(arguments: argparse.Namespace) -> None:
     """All groups that are missing, until the time is up; rank 0 decides and writes."""
     from executor.calibrate.gaps import library_versions
     from executor.cuda import device_facts
+    from executor.host_probe import PREFILL_TOKENS
     from executor.peers import barrier
     from executor.watchdog import Watchdog
 
@@ -189,6 +227,7 @@ def run(arguments: argparse.Namespace) -> None:
     ranks = int(os.environ["WORLD_SIZE"])
     mine = [group for group in every if group.ranks == ranks and arguments.match in group.name]
     most_tokens = max((max(group.batch.tokens) for group in mine), default=0)
+    most_tokens = max(most_tokens, PREFILL_TOKENS)
     bench = Bench(watchdog, arguments.kernels, most_tokens)
     measured, traced = (done(arguments.out, what) for what in ("makespans_ns", "hidden"))
     wanted = [group for group in mine if group.name not in measured]
@@ -208,9 +247,10 @@ def run(arguments: argparse.Namespace) -> None:
     for group in untraced:
         if not timely(began, arguments.minutes + arguments.trace_minutes):
             break
-        entry = bench.hide(group)
+        entry, traces = bench.hide(group)
         if bench.rank == 0:
             write(arguments.out, entry)
+            write(arguments.out.with_suffix(".traces.jsonl"), traces)
             print(f"[{time.monotonic() - began:6.1f} s] {told_hidden(entry)}", flush=True)
     watchdog.stop()
     os._exit(0)
@@ -219,12 +259,15 @@ def run(arguments: argparse.Namespace) -> None:
 def compile_ahead(wanted: Sequence[Group], ranks: int) -> None:
     """Every GEMM of the groups, in many processes."""
     from executor.calibrate.compile import Job, compile_all, jobs_of
+    from executor.host_probe import probe_case
 
     jobs: dict[Job, None] = {}
     for group in wanted:
         programs = [group.program(name) for name in group.schedules]
         rows = ranks * group.deployment.a2a.max_dispatch_tokens_per_rank
         jobs |= dict.fromkeys(jobs_of(programs, group.batch, group.routing, rows))
+        probe = probe_case(group.deployment, group.batch.phase)
+        jobs |= dict.fromkeys(jobs_of([probe.program], probe.batch, probe.routing, rows))
     print(f"compiling {len(jobs)} GEMMs", flush=True)
     for problem in compile_all(tuple(jobs), ranks):
         print(problem, flush=True)

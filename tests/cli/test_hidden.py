@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.hidden import hidden, is_communication, union
+from benchmarks.hidden import GATE, compact, hidden, is_communication, kernels_of, last_run, union
 
 TRACE = Path(__file__).parents[1] / "fixtures" / "traces" / "h200-deepep-two-batch.json.gz"
 
@@ -47,3 +47,39 @@ def test_a_real_trace_of_two_batch_overlap_hides_some_communication() -> None:
     ]
     found = hidden(events)
     assert 0 < found.hidden_ns < found.communication_ns
+
+
+def launched(name: str, start_us: float, us: float, stream: int, *grid: int) -> dict[str, Any]:
+    return kernel(name, start_us, us) | {"args": {"stream": stream, "grid": list(grid)}}
+
+
+def test_the_last_runs_kernels_are_kept_from_the_gate_on_in_short() -> None:
+    long = "void deep_gemm::" + 90 * "x"
+    events = [
+        launched(f"{GATE}SpinArgs)", 200.0, 10.0, 7, 1),
+        launched("norm", 30.0, 2.0, 7, 9),
+        launched(long, 213.04, 4.06, 7, 132),
+        launched(f"{GATE}SpinArgs)", 0.0, 10.0, 7, 1),
+        launched("norm", 210.5, 2.0, 20, 3, 4, 2),
+        {"cat": "cpu_op", "name": "norm", "ts": 212.0, "dur": 1.0},
+    ]
+    kept = last_run(kernels_of(events))
+    assert compact([{"tbo": kept}, {"tbo": kept[:1]}]) == {
+        "names": ["norm", long[:80]],
+        "kernels": {
+            "tbo": [[[0, 20, 0.5, 2.0, 24], [1, 7, 3.0, 4.1, 132]], [[0, 20, 0.5, 2.0, 24]]]
+        },
+    }
+
+
+def test_without_a_gate_everything_is_kept_from_the_first_kernel_on() -> None:
+    kept = last_run(kernels_of([launched("b", 7.0, 1.0, 7, 2), launched("a", 5.0, 1.0, 7, 1)]))
+    assert [(k.name, k.start_us) for k in kept] == [("a", 0.0), ("b", 2.0)]
+
+
+def test_a_real_traces_last_run_holds_its_communication() -> None:
+    events = json.loads(gzip.decompress(TRACE.read_bytes()))["traceEvents"]
+    kept = last_run(kernels_of(events))
+    assert min(k.start_us for k in kept) >= 0
+    own = [k.us for k in kept if is_communication(k.name)]
+    assert sum(own) * 1e3 == pytest.approx(hidden(events).communication_ns)

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.validation import DATA, PREDICTED, compared, read
+from benchmarks.validation import (
+    DATA,
+    PREDICTED,
+    PROFILES,
+    PUBLIC,
+    compared,
+    on_probed_hosts,
+    predict,
+    read,
+)
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 from benchmarks.validation_document import (
     BEGIN,
@@ -20,6 +29,7 @@ from benchmarks.validation_document import (
     predictors,
     readme_block,
     summary,
+    table,
     targets,
     twice,
     with_block,
@@ -28,6 +38,7 @@ from benchmarks.validation_draw import lines
 from benchmarks.validation_outcome import Case, cases
 from benchmarks.validation_predictors import by_plain
 from executor.calibrate.plan import DECODE_TOKENS, PREFILL_TOKENS
+from executor.job import GATE_NS
 from models.machine import HostCosts
 from models.profile import load_machine
 from moe_overlap.gated import GATE, gated, makespan_ns, predicted
@@ -202,6 +213,71 @@ def test_cases_come_from_predictions_and_measurements_by_name() -> None:
     assert overlapped.mhz == (1790.0, 1810.0)
     assert overlapped.noise_ns == pytest.approx((4**2 + 2**2 + 6**2) ** 0.5)
     assert overlapped.by("sum") == (90, 104)
+
+
+def test_a_probed_group_is_predicted_again_with_its_host_and_no_other() -> None:
+    """A host that is twice as slow as the profile's: an op-by-op case takes up to twice as long from
+    the start of launching on, which is ahead behind the gate; a CUDA graph as long as before, and a group without a probe stays what was written down."""
+    machine = load_machine(PROFILES[2])
+    public = load_machine(PUBLIC)
+    names = (
+        "decode 46 tokens 2432 KV",
+        "decode 66 tokens 3840 KV eager",
+        "prefill 2048 tokens 12 SMs",
+    )
+    chosen = [g for g in (*known(UNSEEN), *known(CASES)) if g.name in names]
+    records = [predict(g, "sequential", machine, public) | {"unseen": True} for g in chosen]
+    slow = {kind: 2 * ns for kind, ns in machine.host.by_class if kind in ("gemm", "norm", "event")}
+    entries = [
+        {"group": name, "probe": [slow, slow], "probe_spread": [0.0, 0.03],
+         "makespans_ns": {"sequential": [10_000_000]}}
+        for name in names[:2]
+    ]  # fmt: skip
+    entries.append({"group": names[2], "makespans_ns": {"sequential": [10_000_000]}})
+    again = {r["group"]: r for r in on_probed_hosts(records, entries)}
+    ratios = {r["group"]: again[r["group"]]["ns"] / r["ns"] for r in records}
+    assert ratios[names[0]] == pytest.approx(1.0, abs=0.02)
+    before = next(r["ns"] for r in records if r["group"] == names[1])
+    assert 1.5 * before < again[names[1]]["ns"] <= 2 * before + GATE_NS
+    assert again[names[2]] in records
+    plain = ("sum", "max", "SM share", "roofline")
+    for record in records:
+        assert [again[record["group"]]["others"][p] for p in plain] == [
+            record["others"][p] for p in plain
+        ]
+    found = cases(list(again.values()), entries)
+    assert [c.host for c in found] == [pytest.approx(2.0), pytest.approx(2.0), None]
+    eager = again[names[1]]
+    assert 0 < eager["doubt_ns"]["host"] < 0.05 * eager["ns"]
+    other = [r | {"sha256": "0"} for r in records]
+    with pytest.raises(ValueError, match="another one"):
+        on_probed_hosts(other, entries)
+
+
+def test_hosts_are_told_in_the_table_and_in_a_row_of_the_summary() -> None:
+    own = [
+        case("sequential", 120, 100, (120, 100), noise=1),
+        case("tbo", 90, 80, (120, 100), noise=1),
+    ]
+    found = [
+        replace(case("sequential", 101, 100, (101, 100), noise=1), host=0.71),
+        case("tbo", 81, 80, (101, 100), noise=1),
+    ]
+    rows = table(found, own)
+    assert rows[0].endswith("| MHz | host over profile's | error, the profile's own host |")
+    assert rows[2].endswith("| 0.71 | +20.0% |")
+    assert rows[3].endswith("| – | +12.5% |")
+    assert all(row.count("|") == rows[0].count("|") for row in rows)
+    assert not any("host" in row for row in table(own))
+    told = summary(found, own)
+    at = next(i for i, row in enumerate(told) if row.startswith("| seen, two GPUs: overlapped |"))
+    assert told[at].startswith("| seen, two GPUs: overlapped | 1 | 1.2% |")
+    assert told[at + 1].startswith(
+        "| seen, two GPUs: overlapped; the profile's own host | 1 | 12.5% |"
+    )
+    page = document(found, {}, {}, (), own)
+    assert "A probe of fixed size" in page
+    assert "A probe of fixed size" not in document(own, {}, {})
 
 
 def test_readmes_table_is_renewed_between_its_marks() -> None:

@@ -1,0 +1,97 @@
+"""What the run of the validation keeps, on fakes: probes around the repeats, and warm-ups until settled."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
+from benchmarks.validation_outcome import cases, probes_of
+from benchmarks.validation_run import WARM_UPS, Bench, large, warm_up
+from executor.host_probe import RUNS
+from executor.host_probe import WARM_UPS as PROBES_WARM_UPS
+from executor.recording import Recording
+
+pytestmark = pytest.mark.torch
+
+
+class Kernels(Recording):
+    """Logs the programs that it is prepared for, in a list that all sets share."""
+
+    walks_calls = True
+    spans: Any = "none"
+    makespan_ns = 1000
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.ran = log
+
+    def prepare(self, program: Any, rank: int) -> None:
+        self.ran.append(f"{program.name} of {len(list(program.launches(0)))}")
+        super().prepare(program, rank)
+
+
+def bench(log: list[str]) -> Bench:
+    session = SimpleNamespace(rank=0, clocks=SimpleNamespace(samples=[]))
+    sessions = SimpleNamespace(
+        of=lambda deployment: session, kernel_set=lambda *given, **options: Kernels(log)
+    )
+    made = Bench.__new__(Bench)
+    made.rank, made.ranks = 0, 1
+    fakes: dict[str, Any] = {
+        "sessions": sessions,
+        "watchdog": SimpleNamespace(beat=lambda what: None),
+        "clock": SimpleNamespace(start=lambda: None, mhz=lambda: 1980.0),
+    }
+    for name, fake in fakes.items():
+        setattr(made, name, fake)
+    return made
+
+
+def group(name: str) -> Group:
+    return next(g for path in (UNSEEN, CASES) for g in groups(path) if g.name == name)
+
+
+def test_a_groups_entry_has_probes_from_before_and_after_its_repeats() -> None:
+    log: list[str] = []
+    chosen = group("decode 66 tokens 3840 KV eager")
+    entry = bench(log).measure(chosen, 3)
+    assert [len(times) for times in entry["makespans_ns"].values()] == [3, 3, 3]
+    assert entry["warm_ups"] == WARM_UPS
+    before, after = probes_of(entry)
+    assert {"gemm", "norm", "attention_decode", "dispatch_send"} <= dict(before.ns).keys()
+    assert dict(before.ns).keys() == dict(after.ns).keys()
+    eager, turns = len(chosen.schedules), len(chosen.schedules) * (WARM_UPS + 3)
+    first, second = eager + PROBES_WARM_UPS + RUNS, eager + PROBES_WARM_UPS + RUNS + turns
+    small = log[eager]
+    assert set(log[eager:first]) == {small} == set(log[second : second + RUNS])
+    assert small not in log[first:second]
+
+
+def test_an_entry_is_read_by_the_comparison() -> None:
+    chosen = group("decode 66 tokens 3840 KV eager")
+    entry = bench([]).measure(chosen, 2)
+    record = {"group": chosen.name, "layers": 4, "overlapped": False, "ns": 1000.0, "low_ns": 900,
+              "high_ns": 1100, "doubt_ns": {}, "others": {}, "ranks": 2, "unseen": True}  # fmt: skip
+    (found,) = cases([record | {"schedule": "sequential", "phase": [1.0, 1.0]}], [entry])
+    assert (found.measured_ns, found.error) == (1000.0, 0.0)
+
+
+def test_warm_up_ends_once_the_time_has_passed_and_not_before_two_turns() -> None:
+    for settle_s, wanted in ((0.0, 2), (0.5, 2), (2.0, 3), (2.1, 4)):
+        now = [0.0]
+
+        def turn(now: list[float] = now) -> None:
+            now[0] += 0.7
+
+        assert warm_up(turn, settle_s, lambda now=now: now[0]) == wanted  # type: ignore[misc]
+
+
+def test_only_large_prefill_draws_so_much_power() -> None:
+    assert large(group("prefill 4096 tokens 8 SMs"))
+    assert not large(group("prefill 2048 tokens 12 SMs"))
+    assert not large(group("decode 46 tokens 2432 KV"))
