@@ -82,21 +82,23 @@ def combine_send_kernel(
     """Every expert row to its source, expert by expert, each as soon as its word is complete.
 
     POLL 0: the rows are there; 1: a word for each 64 rows, complete at `wanted`; 2: a word for each
-    expert, complete at `wanted` for each started 64 rows. The last program sets the words back.
+    expert, complete at `wanted` for each started 64 rows. A program looks at a word once, not again for
+    its next rows under the same word. The last program sets the words back.
     """
     index = tl.arange(0, EXPERTS)
     count_of = tl.load(counts + index, mask=index < local_experts, other=0)
     ends = tl.cumsum((count_of + ROWS - 1) // ROWS, 0)
     sources = words_at(peers, rank, sources_at)
+    seen = tl.full([], -1, tl.int32)
     for item in range(tl.program_id(0), tl.max(ends, 0), tl.num_programs(0)):
         expert, count, local = item_of(item, ends, count_of, index)
         first = local * ROWS
-        if POLL == 1:
-            word = words + expert * tl.cdiv(capacity, 64) + first // 64
-            wait_word(word, wanted, error, 1001 + expert, deadline_ns)
-        if POLL == 2:
-            complete = wanted * tl.cdiv(count, 64)
-            wait_word(words + expert, complete, error, 1001 + expert, deadline_ns)
+        if POLL:
+            word = expert * tl.cdiv(capacity, 64) + first // 64 if POLL == 1 else expert
+            if word != seen:
+                complete = wanted if POLL == 1 else wanted * tl.cdiv(count, 64)
+                wait_word(words + word, complete, error, 1001 + expert, deadline_ns)
+            seen = word
         place = first + tl.arange(0, ROWS)
         valid = place < count
         row = (expert * capacity + place).to(tl.int64)
