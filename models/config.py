@@ -14,6 +14,7 @@ from typing import Any, get_args, get_type_hints
 from models.deployment import Attention, Model
 from models.errors import InputError, choices
 from models.families import FAMILIES, Config, Family, Reader, Scoring
+from models.stored_format import quant_method
 
 _LIBRARY = files("models") / "library" / "models"
 
@@ -71,7 +72,7 @@ def model_from_config(config: Config, source: str, name: str) -> Model:
         vocab_size=reader.integer("vocab_size"),
         attention=_attention(reader, family),
         shared_intermediate_size=shared * moe_intermediate,
-        quant_method=_quant_method(outer, config),
+        quant_method=quant_method(outer, config),
         source=reader.text("source", f"Hugging Face config {source}"),
         hc_mult=reader.integer("hc_mult", 0, least=0),
     )
@@ -190,13 +191,6 @@ def _architecture(outer: Config, config: Config) -> str:
     return ""
 
 
-def _quant_method(outer: Config, config: Config) -> str | None:
-    for candidate in (outer.get("quantization_config"), config.get("quantization_config")):
-        if isinstance(candidate, Mapping) and candidate.get("quant_method"):
-            return str(candidate["quant_method"])
-    return None
-
-
 def _derived(spec: Mapping[str, object]) -> Model:
     """A library or file model with fields of `Model` replaced; `attention` is a mapping of its own."""
     base = spec.get("base")
@@ -280,8 +274,7 @@ def _read(path: Path) -> Config:
     if "quantization_config" not in config and beside != target and beside.is_file():
         quantization = _parse(_text(beside), str(beside)).get("quantization")
         if isinstance(quantization, Mapping):
-            algorithm = str(quantization.get("quant_algo")).lower().removeprefix("nv")
-            config["quantization_config"] = {"quant_method": f"modelopt_{algorithm}"}
+            config["quantization_config"] = {"quant_method": "modelopt", **quantization}
     return config
 
 

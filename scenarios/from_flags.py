@@ -11,6 +11,7 @@ from typing import Any
 
 from models.config import library_models, load_model
 from models.deployment import Model
+from models.stored_format import FP4_EXPERTS, stored_weights
 from scenarios.document import Document, parse_document
 from scenarios.errors import KeyPath, ScenarioError
 from scenarios.flag_origins import CAP_ENV, flag_origins
@@ -205,13 +206,18 @@ def _deepep_sms(config: Any) -> int:
 
 def _formats(launch: Launch, model: Model, assumed: list[str]) -> dict[str, str]:
     wanted = launch.values.get("quantization")
+    stored = (
+        "fp8_block" if model.quant_method == FP4_EXPERTS else stored_weights(model.quant_method)
+    )
     weights = "bf16"
     if wanted in _FP4 or "fp4" in str(launch.values.get("model", "")).lower():
         weights = "nvfp4"
-    elif wanted in _FP8 or (wanted is None and model.quant_method == "fp8"):
+    elif wanted in _FP8:
         weights = "fp8_block"
-    elif wanted is not None:
-        assumed.append(f"bf16 weights; {wanted} has no figures")
+    elif wanted is None and stored is not None:
+        weights = stored
+    else:
+        assumed.append(f"bf16 weights; {wanted or model.quant_method} has no figures")
     dispatch = launch.values.get("dispatch_dtype", "auto")
     dispatch = "fp8" if dispatch == "auto" else dispatch
     kv_cache = "fp8" if "fp8" in launch.values.get("kv_cache_dtype", "auto") else "bf16"

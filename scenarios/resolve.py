@@ -17,6 +17,7 @@ from models.profile import library_machines, load_machine
 from models.routed_ids import FewIds
 from models.routing import Routing, RoutingSpec, route
 from models.sglang_rules import Rules, available_versions, load_rules
+from models.stored_format import weights_note
 from scenarios.batch import batch_of
 from scenarios.errors import BatchTooLarge, ScenarioError
 from scenarios.idle import Idle, check_routing, idle_keys
@@ -76,6 +77,19 @@ class Resolved:
         if decision.outcome != "not fused" or not (flags.waterfill or flags.fusion == "enforce"):
             return ""
         return f"shared_experts has no effect ({decision.rule}): {decision.reason}"
+
+    def format_note(self) -> str:
+        """Where the weights are predicted in another format than the model's config says; empty where they
+        are not, and where the scenario chooses the format of a library model."""
+        spec, formats = self.scenario.model, self.scenario.quantization
+        name = spec.base if isinstance(spec, ModelSpec) else spec
+        if name in library_models() and "weights" in formats.model_fields_set:
+            return ""
+        return weights_note(formats.weights, self.deployment.model.quant_method, name)
+
+    def notes(self) -> tuple[object, ...]:
+        """What a user should know before trusting a prediction, a line each."""
+        return (*self.idle_keys(), *filter(None, (self.format_note(),)))
 
     def idle_keys(self) -> tuple[Idle, ...]:
         """Keys of the scenario that change nothing in it."""

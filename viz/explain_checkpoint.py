@@ -14,6 +14,7 @@ _FINDINGS_SHOWN = 6
 
 def checkpoint_html(fit: Part) -> str:
     """Both decisions, runs of layers with their verdicts, the moves of the first layer."""
+    note = f"<p>{escape(fit['note'])}.</p>" if fit["note"] else ""
     cards = "".join(
         card(title, one["outcome"], f"{one['rule']}: {one['reason']}")
         for title, one in (("Without a flag", fit["default"]), ("Enforced", fit["enforced"]))
@@ -27,7 +28,7 @@ def checkpoint_html(fit: Part) -> str:
     )
     verdicts = table("fit", ("layers", "verdict", "rule", "what was found"), layers, "words")
     head = ("tensor of the first MoE layer", "becomes", "fills", "stored as")
-    return f'<div class="cards">{cards}</div>{verdicts}{table("moves", head, moves, "words")}'
+    return f'{note}<div class="cards">{cards}</div>{verdicts}{table("moves", head, moves, "words")}'
 
 
 def _layers_html(entry: Part) -> str:

@@ -37,6 +37,8 @@ def silent_failures(resolved: Resolved, rows: Iterable[Row]) -> tuple[Silent, ..
             found.append(Silent(row.name, row.refused.rule, _fallback(resolved, row.refused)))
     if fusion := resolved.fusion_note():
         found.append(Silent(_FUSION, "fusion", f"{fusion}."))
+    if differs := resolved.format_note():
+        found.append(Silent("quantization.weights", "checkpoint format", f"{differs}."))
     for idle in resolved.idle_keys():
         text = f"{shown(idle.value)} has no effect: {idle.why}."
         found.append(Silent(idle.key, "no effect", text))

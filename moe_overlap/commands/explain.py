@@ -41,7 +41,7 @@ def explain(
         target = Path("reports") / f"{Path(scenario).stem}-explain.html"
     if target is not None:
         check_writable(target)
-    tell(resolve(loaded).idle_keys())
+    tell(resolve(loaded).notes())
     with progress() as report:
         found = explain_scenario(loaded, checkpoint=checkpoint, progress=report)
     if as_json:

@@ -54,7 +54,7 @@ def run(
     from schedules.files import save_timeline
 
     resolved = resolve(load(scenario, check_settings(settings)))
-    tell(resolved.idle_keys())
+    tell(resolved.notes())
     if output is not None:
         check_writable(output, JSON)
     with progress() as report:

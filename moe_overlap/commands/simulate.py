@@ -52,7 +52,7 @@ def simulate(
     if program and (output is not None or as_json):
         raise typer.BadParameter("prints text, and nothing to write", param_hint="--program")
     resolved = resolve(load(scenario, check_settings(settings)))
-    tell(resolved.idle_keys())
+    tell(resolved.notes())
     built = build(resolved, schedule, layers=layers, allow_refused=allow_refused)
     if program:
         _print_program(built)

@@ -10,6 +10,7 @@ from models.checkpoint import Report, inspect
 from models.checkpoint_config import Server
 from models.checkpoint_files import open_checkpoint
 from models.fusion import Decision
+from models.stored_format import quant_method, weights_note
 from scenarios.resolve import Resolved
 
 
@@ -19,10 +20,13 @@ def checkpoint_fit(resolved: Resolved, folder: Path) -> dict[str, Any]:
     deployment = resolved.deployment
     major, minor = deployment.machine.compute_capability
     server = Server(f"sm{10 * major + minor}", 1, deployment.ep_size, deployment.a2a.backend)
-    report = inspect(open_checkpoint(folder), server)
+    checkpoint = open_checkpoint(folder)
+    report = inspect(checkpoint, server)
+    method = quant_method({"quantization_config": checkpoint.quantization}, checkpoint.config)
     return {
         "folder": folder.name,
         "format": report.format,
+        "note": weights_note(deployment.quantization.weights, method, folder.name),
         "architecture": report.architecture,
         "tensors": report.num_tensors,
         "slot": report.routed_experts,

@@ -165,6 +165,16 @@ def test_explain_looks_at_the_checkpoint_that_it_is_given(
     assert (tiny.document["checkpoint"], prefill.document["checkpoint"]) == (fit, None)
 
 
+@pytest.mark.parametrize(("weights", "told"), [("fp8_block", False), ("bf16", True)])
+def test_a_checkpoint_in_another_format_than_the_scenarios_is_told(
+    tiny: Explanation, checkpoint: Path, weights: str, told: bool
+) -> None:
+    resolved = resolve(load("tiny", [f"quantization.weights={weights}"]))
+    fit = checkpoint_fit(resolved, checkpoint)
+    html = render(explanation_page({**tiny.document, "checkpoint": fit}, tiny.timelines))
+    assert (f"quantization.weights is {weights}, made says fp8: that is fp8_block." in html) == told
+
+
 def test_a_model_without_a_shared_expert_has_no_shared_row() -> None:
     resolved = resolve(load("qwen3-30b-h100-ep8-prefill", ["phase.prefill.tokens_per_rank=512"]))
     found = slots(resolved)
