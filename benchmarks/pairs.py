@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from math import hypot
 from pathlib import Path
@@ -23,7 +23,6 @@ from typing import Any
 from benchmarks.pairs_document import again_part, document, outcomes
 from benchmarks.pairs_draw import FIRST, pairs
 from benchmarks.pairs_plan import (
-    GATE_NS,
     RANKS,
     Pair,
     Parts,
@@ -37,18 +36,19 @@ from benchmarks.pairs_plan import (
 )
 from models.machine import Machine
 from models.profile import load_machine
+from moe_overlap.ensemble import Draw, moved
 from moe_overlap.gated import gate_machine
-from moe_overlap.uncertain import doubts_of
+from moe_overlap.uncertain import doubts_of, patterns
 from schedules.merit import critical_path
-from schedules.program import Op, Program
+from schedules.program import Op
 from schedules.timeline import Timeline
 from simulator import simulate
-from simulator.bands import band
 
 DATA = Path(__file__).with_name("data")
 # What was learnt from the comparison, kept apart from what is computed.
 NOTES = DATA / "pairs_notes.md"
-SEEDS = range(6)
+# Members of the ensemble.
+SEEDS = range(16)
 Calls = tuple[tuple[int, int], int]
 
 
@@ -106,8 +106,8 @@ def predict(pair: Pair, machine: Machine, made: Calls | None = None) -> dict[str
         "makespan_ns": makespan_ns(beside),
     }
     if not pair.capped:
-        found["band_ns"] = _band_ns(pair, parts, counts, machine, program, beside)
-        found["bands_ns"] = _bands_ns(pair, parts, counts, timed, found)
+        found["band_ns"] = _band_ns(pair, parts, counts, timed)
+        found["bands_ns"] = _bands_ns(pair, parts, counts, timed, found["beside"])
     return found
 
 
@@ -161,38 +161,40 @@ def makespan_ns(timeline: Timeline) -> int:
 
 
 def _band_ns(
-    pair: Pair,
-    parts: Parts,
-    counts: tuple[int, int],
-    machine: Machine,
-    program: Program,
-    beside: Timeline,
+    pair: Pair, parts: Parts, counts: tuple[int, int], timed: Machine
 ) -> tuple[float, float]:
-    """Least and most makespan: ranks up to one compute kernel out of step, in either order, and what the
-    costs on the critical path leave open. It knows nothing of the pair's own offset."""
-    timed = gate_machine(machine)
-    spread = band(
-        loops(pair, parts, counts), timed, skew_ns=alone_ns(parts.compute, machine), seeds=SEEDS
-    )
-    noise = hypot(*doubts_of(program, timed, beside, critical_path(beside)).values())
-    return spread.low_ns - GATE_NS - noise, spread.high_ns - GATE_NS + noise
+    """Least and most makespan: the patterns of an ensemble whose ranks are up to one compute kernel out of
+    step, in either order, and what the costs and slowdowns on the critical path leave open. It knows
+    nothing of the pair's own offset."""
+    program, skew_ns = loops(pair, parts, counts), alone_ns(parts.compute, timed)
+    in_step = simulate(program, timed, fold=False, counters=False)
+    low, high = patterns(program, timed, in_step, skew_ns, SEEDS)
+    noise = hypot(*doubts_of(program, timed, in_step, critical_path(in_step)).values())
+    ns = makespan_ns(in_step)
+    return ns + low - noise, ns + high + noise
 
 
 def _bands_ns(
-    pair: Pair, parts: Parts, counts: tuple[int, int], timed: Machine, found: dict[str, Any]
+    pair: Pair, parts: Parts, counts: tuple[int, int], timed: Machine, beside: Mapping[str, Any]
 ) -> dict[str, tuple[float, float]]:
-    """The same for one call of each loop: the phases of `simulator.bands`, then the costs' error."""
+    """The same for one call of each loop: what any member of the ensemble takes."""
     program, skew_ns = loops(pair, parts, counts), alone_ns(parts.compute, timed)
     timelines = [
-        simulate(program, timed, fold=False, skew_ns=skew_ns, seed=seed, counters=False)
+        simulate(
+            program,
+            moved(timed, Draw(seed)),
+            fold=False,
+            skew_ns=skew_ns,
+            seed=seed,
+            counters=False,
+        )
         for seed in SEEDS
     ]
     bands = {}
-    doubt = max(found["error"].values())
     for which, name in enumerate(("compute", "exchange")):
         times = [loop_period(pair, timeline, which)["mean_ns"] for timeline in timelines]
-        times.append(found["beside"][name]["mean_ns"])
-        bands[name] = (min(times) * (1 - doubt), max(times) * (1 + doubt))
+        times.append(beside[name]["mean_ns"])
+        bands[name] = (min(times), max(times))
     return bands
 
 

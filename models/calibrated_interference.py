@@ -10,7 +10,8 @@ from typing import Any
 
 from models.calibration_records import Records, Slowed
 from models.fit import Beside, Fit, fit_slowdown
-from models.machine import Interference, slowdown_beside
+from models.machine import COVERED, Interference, slowdown_beside
+from models.measured import percentile
 
 # Fewer neighbours than this do not tell what their SMs and their HBM rate do apart.
 LEAST_BESIDE = 3
@@ -38,7 +39,7 @@ def summed_up(errors: Mapping[str, list[float]]) -> tuple[HeldOut, ...]:
 def interference_section(records: Records, source: str) -> dict[str, Any]:
     """Coefficients of every family, direction and kind that was measured beside others, and the HBM
     share from which more does not slow communication further."""
-    section: dict[str, Any] = {"families": {}, "kinds": {}, "exchanges": {}}
+    section: dict[str, Any] = {"families": {}, "kinds": {}, "exchanges": {}, "errors": {}}
     notes = []
     if records.hbm_gbps:
         section["achievable_hbm_gbps"] = rounded(records.hbm_gbps)
@@ -69,8 +70,45 @@ def interference_section(records: Records, source: str) -> dict[str, Any]:
         fit = fit_slowdown(_kept(group), cap)
         section["kinds"][kind] = _pair(fit)
         notes.append(f"{kind} {intervals(fit)}")
+    section["errors"] = left_out_errors(communication, compute, cap)
     section["source"] = "; ".join((source, *notes))
     return section
+
+
+def left_out_errors(
+    communication: Iterable[Slowed], compute: Iterable[Slowed], cap: float
+) -> dict[str, float]:
+    """By victim: what four fifths of the errors stay below of slowdowns that were not held out, each
+    told by the law fitted to the others; a direction's on as many SMs of its own."""
+    errors: dict[str, list[float]] = {}
+    for family, group in _by_name(communication, lambda s: (s.family,)):
+        errors[family] = _left_out(group, cap)
+        for (name, _), part in _by_name(group, lambda s: ((s.exchange, s.sms),)):
+            if name:
+                errors.setdefault(f"{family} {name}", []).extend(_left_out(part, cap))
+    compute = tuple(compute)
+    errors["compute"] = _left_out(compute, cap)
+    for victims, group in _by_name(compute, lambda s: (s.kinds,)):
+        found = _left_out(group, cap)
+        errors |= dict.fromkeys(victims, found)
+    return {name: round(four_fifths(found), 4) for name, found in sorted(errors.items()) if found}
+
+
+def _left_out(group: Iterable[Slowed], cap: float) -> list[float]:
+    """Relative errors of slowdowns, each told by the others."""
+    kept, errors = _kept(group), []
+    for number, entry in enumerate(kept):
+        others = kept[:number] + kept[number + 1 :]
+        if len(others) >= LEAST_BESIDE:
+            fit = fit_slowdown(others, cap)
+            law = slowdown_beside(fit.value("c0"), fit.value("c1"), entry.busy, entry.rho, cap)
+            errors.append(abs(law / entry.slowdown - 1))
+    return errors
+
+
+def four_fifths(errors: Iterable[float]) -> float:
+    """What so large a share of the errors as a stated one holds for stays below; ValueError for none."""
+    return percentile(errors, COVERED)
 
 
 def rules_of(section: Mapping[str, Any]) -> Interference:
@@ -88,6 +126,7 @@ def rules_of(section: Mapping[str, Any]) -> Interference:
             for name, pairs in directions.items()
             for p in pairs
         ),
+        tuple(sorted(section.get("errors", {}).items())),
     )
 
 

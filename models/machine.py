@@ -13,6 +13,8 @@ from typing import Literal, Protocol
 from models.work import Grid, Work
 
 CostLabel = Literal["measured", "interpolated", "fitted", "roofline", "exact"]
+# A stated error holds for this share of cases: what a band is to hold at least.
+COVERED = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,9 @@ class Interference:
     HBM rate over `achievable_hbm_gbps`; one (c0, c1) per communication family. `compute` is the same
     pair for a compute kernel beside communication, `by_kind` replaces it for a kind of work; `rho_cap`
     bounds rho below 1. `by_exchange` replaces a family's pair for one direction: (family, `dispatch` or
-    `combine`, its own SMs, c0, c1), read along the log of the SMs."""
+    `combine`, its own SMs, c0, c1), read along the log of the SMs. `errors` is the relative error of the
+    law by victim: `normal dispatch`, a family, a kind of work, or `compute`. `moved` multiplies the
+    slowdowns of the same victims; none but those of an ensemble are."""
 
     achievable_hbm_gbps: float
     by_family: tuple[tuple[str, float, float], ...] = ()
@@ -134,6 +138,15 @@ class Interference:
     rho_cap: float = 0.9
     by_kind: tuple[tuple[str, float, float], ...] = ()
     by_exchange: tuple[tuple[str, str, int, float, float], ...] = ()
+    errors: tuple[tuple[str, float], ...] = ()
+    moved: tuple[tuple[str, float], ...] = ()
+
+    def victim(self, family: str, kind: str) -> str:
+        """The closest victim of a kernel that an error is stated of, "" for none; `family` is "" for
+        compute."""
+        known = dict(self.errors)
+        exact = f"{family} {kind.partition('_')[0]}" if family else kind
+        return next((name for name in (exact, family or "compute") if name in known), "")
 
     def coefficients(self, family: str, kind: str = "", sms: int = 0) -> tuple[float, float]:
         """(c0, c1) of a communication family, of a kernel of this kind on so many SMs where that was

@@ -276,6 +276,7 @@ def _machine(read: _Files) -> Machine:
                 for name, pairs in sorted(directions.items())
                 for at in sorted(pairs, key=lambda pair: pair.sms)
             ),
+            tuple(sorted(near.errors.items())),
         ),
         gaps=Gaps(**gaps.model_dump(exclude={"source"})),
         sm=SmResources(**sm.model_dump(exclude={"source"})),

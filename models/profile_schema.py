@@ -112,7 +112,7 @@ class PairAt(Pair):
 class InterferenceSection(Section):
     """Slowdown on disjoint SMs, by family of communication and for compute beside it, where `kinds`
     replace `compute` for single kinds of work, and `exchanges` a family for one direction, by the SMs of
-    the exchange, ascending."""
+    the exchange, ascending. `errors` is the relative error of the law, by victim."""
 
     achievable_hbm_gbps: Positive
     rho_cap: Annotated[float, Field(gt=0, lt=1)]
@@ -120,6 +120,7 @@ class InterferenceSection(Section):
     kinds: dict[str, Pair] = {}
     families: dict[Family, Pair]
     exchanges: dict[Family, dict[Literal["dispatch", "combine"], list[PairAt]]] = {}
+    errors: dict[str, NotNegative] = {}
 
 
 class SignalledAt(BaseModel):

@@ -1,18 +1,22 @@
 """What a prediction leaves open: costs on its critical path, the ranks' phases, and folded ranks.
 
 One rule for a step that is compared and for a program that is measured behind a gate: kinds of kernels
-err independently, one kind errs alike, and ranks that the host launches kernel by kernel are up to half a
-layer apart.
+err independently, one kind errs alike, slowdowns err by victim, and ranks that the host launches kernel by
+kernel are up to half a layer apart. What costs and slowdowns change in proportion is told from the critical
+path; an ensemble of machines that err (`moe_overlap.ensemble`) tells what they change beyond that: another
+pattern that overlapped loops lock into.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import hypot
 
 from models.machine import Machine
-from models.work import Grid, Work
+from models.work import EXCHANGE_KINDS, Grid, Work
+from moe_overlap.ensemble import Draw, moved, slowdown_of
 from moe_overlap.gated import gate_machine, gated, makespan_ns, predicted
 from moe_overlap.prediction import launch_of
 from schedules.merit import PathItem, critical_path, layer_ns
@@ -22,7 +26,7 @@ from schedules.program import Op, Program
 from schedules.timeline import Span, Timeline
 from simulator.bands import band
 
-PHASE_SEEDS = range(2)
+PHASE_SEEDS = range(4)
 IN_PHASE = (1.0, 1.0)
 
 
@@ -83,15 +87,31 @@ def phase_of(
     """Least and most of a makespan, over the one in phase, with ranks up to half a layer of `layer` ns
     apart: hosts that launch kernel by kernel are not in step, and overlapped loops can lock into other
     patterns. The first `before_ns` of each makespan do not count."""
+    low, high = patterns(program, machine, in_phase, round(layer / 2), PHASE_SEEDS)
+    ns = in_phase.makespan_ns - before_ns
+    return 1.0 + low / ns, 1.0 + high / ns
+
+
+def patterns(
+    program: Program, machine: Machine, in_phase: Timeline, skew_ns: int, seeds: Iterable[int]
+) -> tuple[float, float]:
+    """Least and most ns, 0 among them, that an ensemble adds to a makespan whose ranks start up to
+    `skew_ns` apart, beyond what its moved costs add in proportion."""
+    chosen = tuple(seeds)
     spread = band(
         program,
         machine,
-        skew_ns=round(layer / 2),
-        seeds=PHASE_SEEDS,
+        skew_ns=skew_ns,
+        seeds=chosen,
         in_phase_ns=in_phase.makespan_ns,
+        member=lambda seed: moved(machine, Draw(seed)),
     )
-    ns = in_phase.makespan_ns - before_ns
-    return (spread.low_ns - before_ns) / ns, (spread.high_ns - before_ns) / ns
+    doubts = doubts_of(program, machine, in_phase, critical_path(in_phase))
+    doubts.pop(HOST, None)
+    added = [0.0]
+    for seed, ns in zip(chosen, spread.makespans_ns[1:], strict=True):
+        added.append(ns - in_phase.makespan_ns - Draw(seed).linear(doubts))
+    return min(added), max(added)
 
 
 def doubts_of(
@@ -105,44 +125,69 @@ def doubts_of(
     """Time of the path's items x the relative uncertainty of their costs: by kind, but for kernels that
     multiply on a machine whose points share a clock, and for the host. Items in `further` count so many
     `times`: the layers that were extrapolated."""
-    costs = _SpanCosts(program, machine)
+    costs = _SpanCosts(program, machine, timeline)
     spans = {(span.rank, span.op): span for span in timeline.spans}
     doubts: dict[str, float] = {}
     for items, weight in ((path, 1.0), (further, times)):
         for item in items:
-            found: tuple[str, float] | None = None
+            found: Iterable[tuple[str, float]] = ()
             if item.op == HOST:
-                found = HOST, machine.host.error
+                found = ((HOST, machine.host.error),)
             elif (item.rank, item.op) in spans:
-                found = costs.doubt(spans[item.rank, item.op])
-            if found is not None:
-                kind, error = found
-                doubts[kind] = doubts.get(kind, 0.0) + weight * item.ns * error
+                found = costs.doubts(spans[item.rank, item.op])
+            for name, error in found:
+                doubts[name] = doubts.get(name, 0.0) + weight * item.ns * error
     return doubts
 
 
 class _SpanCosts:
-    """Uncertainties of a program's costs, asked at the SMs that each span held."""
+    """Uncertainties of a program's costs, asked at the SMs that each span held, and of slowdowns."""
 
-    def __init__(self, program: Program, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, program: Program, machine: Machine, timeline: Timeline) -> None:
+        self.machine, self.timeline = machine, timeline
         self.ops: dict[int, dict[str, Op]] = {}
         for cls in program.classes:
             ops = {op.name: op for op in cls.ops}
             self.ops |= dict.fromkeys(cls.ranks, ops)
         self.flights = {exchange.name: exchange.flight for exchange in program.exchanges}
+        self.families = {exchange.name: exchange.family for exchange in program.exchanges}
 
-    def doubt(self, span: Span) -> tuple[str, float] | None:
-        """What the span errs with, and its relative uncertainty; None of a gate, which is no part of the
-        program."""
+    def doubts(self, span: Span) -> Iterable[tuple[str, float]]:
+        """What the span errs with, and its relative uncertainties; nothing of a gate, which is no part of
+        the program."""
         sms = span.sms or self.machine.num_sms
         if span.lane == FLIGHT_LANE:
             flight = self.flights.get(span.op.removesuffix(f".{FLIGHT_LANE}"))
-            return span.kind, self._error(flight, Grid(), sms) if flight else 0.0
+            yield span.kind, self._error(flight, Grid(), sms) if flight else 0.0
+            return
         op = self.ops[span.rank].get(span.op)
         if op is None:
-            return None
-        return self.machine.errs_with(op.work), self._error(op.work, op.grid, sms)
+            return
+        yield self.machine.errs_with(op.work), self._error(op.work, op.grid, sms)
+        near = self.machine.interference
+        family = self.families[op.exchange] if op.exchange is not None else ""
+        victim = near.victim(family, op.work.kind)
+        if victim and self._beside(span):
+            yield slowdown_of(victim), dict(near.errors)[victim]
+
+    def _beside(self, span: Span) -> bool:
+        """Whether an exchange runs beside compute meanwhile, or compute beside the exchange."""
+        exchange = span.kind in EXCHANGE_KINDS
+        return any(
+            (other.kind in EXCHANGE_KINDS) is not exchange
+            and other.start_ns < span.end_ns
+            and other.end_ns > span.start_ns
+            for other in self._kernels.get(span.rank, ())
+        )
+
+    @cached_property
+    def _kernels(self) -> dict[int, list[Span]]:
+        """Kernels of each rank, whose flights hold no SMs."""
+        kernels: dict[int, list[Span]] = {}
+        for span in self.timeline.spans:
+            if span.lane != FLIGHT_LANE and span.op in self.ops[span.rank]:
+                kernels.setdefault(span.rank, []).append(span)
+        return kernels
 
     def _error(self, work: Work, grid: Grid, sms: int) -> float:
         return self.machine.costs.alone(work, grid, sms).rel_error

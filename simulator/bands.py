@@ -7,7 +7,7 @@ own, and the spread over several seeds is the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from models.machine import Machine
@@ -41,10 +41,11 @@ def band(
     seeds: Iterable[int] = range(4),
     parts: int = 2,
     in_phase_ns: int | None = None,
+    member: Callable[[int], Machine] | None = None,
 ) -> Band:
     """Makespans of the folded program with every class in `parts`, each part's host starting up to
     `skew_ns` late. Makespans count from the last host's start; `in_phase_ns` is the one without an
-    offset, where that is known."""
+    offset, where that is known. `member` is the machine of a seed, `machine` itself if not given."""
     if in_phase_ns is None:
         in_phase_ns = simulate(program, machine, counters=False).makespan_ns
     apart = split_classes(program, parts)
@@ -52,7 +53,8 @@ def band(
     makespans = [in_phase_ns]
     ranks = [cls.ranks[0] for cls in apart.classes]
     for seed in chosen:
-        timeline = simulate(apart, machine, skew_ns=skew_ns, seed=seed, counters=False)
+        on = machine if member is None else member(seed)
+        timeline = simulate(apart, on, skew_ns=skew_ns, seed=seed, counters=False)
         last = max(host_starts(ranks, skew_ns, seed).values(), default=0)
         makespans.append(timeline.makespan_ns - last)
     return Band(tuple(makespans), chosen)

@@ -61,4 +61,8 @@ def _latency(
         c0, c1 = rules.compute_coefficients(kernel.op.work.kind)
     busy = min(1.0, sms / machine.num_sms)
     rho = gbps / rules.achievable_hbm_gbps
-    return slowdown_beside(c0, c1, busy, rho, rules.rho_cap)
+    slow = slowdown_beside(c0, c1, busy, rho, rules.rho_cap)
+    if not rules.moved:
+        return slow
+    victim = rules.victim(family, kernel.op.work.kind)
+    return max(1.0, slow * dict(rules.moved).get(victim, 1.0))

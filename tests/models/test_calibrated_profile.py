@@ -122,6 +122,26 @@ def test_directions_and_sms_of_an_exchange_have_their_own_coefficients(tmp_path:
     assert {entry.name for entry in made.pairs} >= {"normal dispatch", "normal combine"}
 
 
+@pytest.mark.parametrize("scatter", [0.0, 0.1])
+def test_the_error_of_slowdowns_is_how_far_they_lie_from_the_others_law(
+    scatter: float, tmp_path: Path
+) -> None:
+    given = records(np.random.default_rng(2))
+    for number in range(40):
+        rho = 0.6 * number / 40
+        slow = (1 + 0.2 * 0.8 + 0.2 * rho / (1 - rho)) * (1 + scatter * (-1) ** number)
+        entry = _beside("combine on 16", f"a {number}", "normal", (), slow, 0.8, rho)
+        given.append(entry | {"exchange": "combine", "exchange_sms": 16})
+    made = calibrated(
+        sorted_out(given, SEED, SOURCE), name="mine", base=BASE, seed=SEED, source=SOURCE
+    )
+    rules = load_machine(written(made, tmp_path)).interference
+    assert dict(rules.errors)["normal combine"] == pytest.approx(scatter, abs=scatter / 2 + 0.005)
+    assert rules.victim("normal", "combine") == "normal combine"
+    assert rules.victim("normal", "notify") == "normal"
+    assert rules.victim("", "head") == "compute"
+
+
 def test_the_hosts_error_is_how_far_tasks_are_apart() -> None:
     """Of eleven tasks the second slowest and the second fastest are 80 and 130 us, the middle one 100."""
     gemms = (70, 80, 85, 90, 95, 100, 105, 110, 120, 130, 400)
