@@ -26,6 +26,7 @@ from models.calibrated_kernels import (
     add_signals,
     add_tails,
 )
+from models.calibrated_power import power_section
 from models.calibration_records import Records
 from models.costs import peaks_of
 from models.drift import drifts
@@ -87,6 +88,8 @@ def calibrated(
     add_tails(content, records, profile, source)
     _add_forms(content, records.points, profile, source)
     content["interference"] = interference_section(records, source)
+    if records.power is not None:
+        content["power"] = power_section(records.power, source)
     below = load_machine(base).costs
     kernels = held_out_kernels(records.points, below, profile)
     points_file = f"{name}{POINTS_SUFFIX}"

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from models.calibrated_power import Take, TimedKernels, at_full_load, fit_power
 from models.errors import InputError
 from models.fit import Beside
 from models.kernel_names import NO_TILE, tile_of
 from models.measured import MeasuredPoint, is_held, point_key, spread_of
+from models.power_law import PowerLaw, Sheet
 from models.work import Work
 
 RESOURCES = ("threads", "registers", "smem_bytes")
@@ -56,12 +58,16 @@ class Records:
     machine: dict[str, Any] = field(default_factory=dict)
     throttled: tuple[str, ...] = ()
     others: bool = False
+    power: PowerLaw | None = None
 
 
-def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> Records:
-    """The records of a calibration; InputError names one that lacks a key."""
+def sorted_out(
+    records: Iterable[Mapping[str, Any]], seed: int, source: str, sheet: Sheet | None = None
+) -> Records:
+    """The records of a calibration; InputError names one that lacks a key. With the GPU's data `sheet`
+    the power law is fitted, and points are times under full load."""
     result = Records()
-    alone: dict[str, list[MeasuredPoint]] = {}
+    timed = TimedKernels(sheet)
     slowed: list[Mapping[str, Any]] = []
     host: dict[str, list[float]] = {}
     trace_gaps: list[float] = []
@@ -72,8 +78,10 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
             what = record["what"]
             if what == "alone":
                 point = _point(record, seed)
-                alone.setdefault(point.key, []).append(point)
+                timed.kernel(record.get("task", ""), point, record.get("runs", 0))
                 launched.setdefault(point.work.kind, []).extend(record.get("launches", ()))
+            elif what == "run":
+                timed.run(record.get("task", ""), record["ns"], record["count"])
             elif what == "beside":
                 slowed.append(record)
             elif what == "gaps":
@@ -89,7 +97,7 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
             elif what == "signals":
                 result.signals += (record,)
             elif what == "machine":
-                result.machine |= {k: v for k, v in record.items() if k not in ("what", "task")}
+                result.machine |= machine_record(record)
             else:
                 raise InputError(source, f"record {number}", what, "a record of a calibration")
         except (KeyError, TypeError, AttributeError) as error:
@@ -103,7 +111,9 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
         for kind, launches in launched.items()
         if (longest := _longest(launches)) is not None
     }
-    result.points = tuple(_merged(same) for _, same in sorted(alone.items()))
+    takes = timed.takes()
+    result.power = fit_power(takes, sheet) if sheet is not None else None
+    result.points = _points(takes, result.power)
     beside = _beside_each_other(slowed)
     result.slowed = tuple(_slowed(r, seed, result.hbm_gbps, source) for r in beside)
     result.host_ns = {name: round(median(values)) for name, values in sorted(host.items())}
@@ -112,6 +122,29 @@ def sorted_out(records: Iterable[Mapping[str, Any]], seed: int, source: str) -> 
         result.gaps_ns = seen_by_profiler(result.gaps_ns, median(trace_gaps))
     result.throttled = tuple(sorted(reasons))
     return result
+
+
+def machine_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says of the machine."""
+    return {name: value for name, value in record.items() if name not in ("what", "task")}
+
+
+def machine_of(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all records say of the machine."""
+    found: dict[str, Any] = {}
+    for record in records:
+        if record.get("what") == "machine":
+            found |= machine_record(record)
+    return found
+
+
+def _points(takes: Iterable[Take], law: PowerLaw | None) -> tuple[MeasuredPoint, ...]:
+    """One point of all takes of a kernel on as many SMs."""
+    same: dict[str, list[MeasuredPoint]] = {}
+    for take in takes:
+        point = at_full_load(take, law)
+        same.setdefault(point.key, []).append(point)
+    return tuple(_merged(points) for _, points in sorted(same.items()))
 
 
 def _spread_over_tasks(groups: Iterable[list[float]]) -> float:

@@ -13,6 +13,7 @@ from models.footprints import footprint_of
 from models.forms import Form, Peaks
 from models.machine import Cost, CostLabel, Footprint
 from models.pair_costs import Pair, pair_of, shares
+from models.power_law import Sheet
 from models.profile_schema import KernelKind, ProfileFile
 from models.table_works import (
     TABLE_HIDDEN,
@@ -162,3 +163,9 @@ def peaks_of(profile: ProfileFile) -> Peaks:
     static = profile.static
     tails = tuple(sorted(static.kinds.items()))
     return Peaks(rates, gpu.hbm_gbps, gpu.sms, gpu.saturating_sms, static.tail, tails)
+
+
+def sheet_of(profile: ProfileFile) -> Sheet:
+    """The data-sheet rates that say what bounds a kernel."""
+    peaks = peaks_of(profile)
+    return Sheet(peaks.flops_per_ns, peaks.hbm_gbps)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from math import log
 from typing import Literal, Protocol
 
+from models.power_law import PowerLaw
 from models.work import Grid, Work
 
 CostLabel = Literal["measured", "interpolated", "fitted", "roofline", "exact"]
@@ -217,7 +218,8 @@ class Machine:
     many times as long a kernel takes that polls or raises signals, none of which is late. `gpu` is
     the name of the GPU, "" where it has none. `front_ends` says which front end each stream of a
     program's list has, over and over; it counts where `Gaps.turn` is known. `flop_dtypes` are those
-    that the GPU has a peak for, () where nothing says it.
+    that the GPU has a peak for, () where nothing says it. With a `power` law the costs are those under
+    full load.
     """
 
     name: str
@@ -240,6 +242,7 @@ class Machine:
     front_ends: tuple[int, ...] = (0, 1)
     flop_dtypes: tuple[str, ...] = ()
     signalled: tuple[tuple[str, int, float], ...] = ()
+    power: PowerLaw | None = None
 
     def signal_ratio(self, kind: str, sms: int) -> float:
         """How many times as long signals make a kernel, read along the log of its SMs; 1 where nobody

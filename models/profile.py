@@ -15,11 +15,12 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from models.costs import ProfileCosts
+from models.costs import ProfileCosts, sheet_of
 from models.errors import InputError, choices
 from models.machine import Costs, Fabric, Gaps, HostCosts, Interference, Machine, SmResources
 from models.measured import MeasuredPoint, read_points
 from models.point_costs import PointCosts
+from models.power_law import Gain, PowerLaw
 from models.profile_schema import ProfileFile
 from models.tables import Point, read_table
 from models.work import Grid
@@ -297,6 +298,18 @@ def _machine(read: _Files) -> Machine:
             for at in sorted(entry.signalled, key=lambda at: at.sms)
         ),
         flop_dtypes=tuple(sorted(gpu.peak_tflops)),
+        power=_power(profile),
+    )
+
+
+def _power(profile: ProfileFile) -> PowerLaw | None:
+    if profile.power is None:
+        return None
+    gains = sorted(profile.power.kinds.items())
+    return PowerLaw(
+        profile.power.most,
+        tuple((kind, Gain(gain.share, gain.ns)) for kind, gain in gains),
+        sheet_of(profile),
     )
 
 

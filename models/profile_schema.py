@@ -85,6 +85,22 @@ class StaticSection(Section):
     kinds: dict[str, Fraction] = {}
 
 
+class GainSection(BaseModel):
+    """`models.power_law.Gain`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    share: NotNegative
+    ns: NotNegative
+
+
+class PowerSection(Section):
+    """`models.power_law.PowerLaw`: the largest rest that counts, and what kernels save by kind. Points are
+    then times under full load."""
+
+    most: Fraction
+    kinds: dict[str, GainSection]
+
+
 class HostSection(Section):
     """Host ns by class of launch or by kind of work, and their relative uncertainty."""
 
@@ -138,7 +154,9 @@ class KernelKind(Section):
 
     `ctas`: `sms` (persistent: one per SM, at most one per tile), `rows` or `elements` (so many per
     `per_cta`), `tokens`, `num_sms` (of the exchange), `experts` (low latency; `experts_or_tokens`: at least one for each
-    token that a combine sums), `one`, or `fixed` (`count` of them).
+    token that a combine sums), `one`, `fixed` (`count` of them), or `shares` (decode attention: one for `per_cta` heads
+    of a sequence, times the parts that its keys are cut into, of `count` keys at least: as many as leave
+    no SM without one).
     """
 
     grid: GridKind
@@ -153,6 +171,7 @@ class KernelKind(Section):
         "experts_or_tokens",
         "one",
         "fixed",
+        "shares",
     ]
     per_cta: Count = 1
     count: Count = 1
@@ -273,3 +292,4 @@ class ProfileFile(BaseModel):
     low_latency_exchange: LowLatencyExchange
     tables: dict[str, TableSection] = {}
     points: PointsSection | None = None
+    power: PowerSection | None = None

@@ -57,7 +57,7 @@ class TileTimes:
 
     def _timed(self, point: MeasuredPoint) -> _Timed:
         work, tile, sms = point.work, point.tile, point.sms
-        value = log(point.ns / _elements(work, tile, sms))
+        value = log(point.ns / elements(work, tile, sms))
         streams = self._streams(work, point.ns)
         return _Timed(point.key, _place(work, tile, sms), tile, value, streams)
 
@@ -85,7 +85,7 @@ class TileTimes:
         if not known:
             return None
         value = _at(same or known, _place(work, tile, sms))
-        return exp(value) * _elements(work, tile, sms), "inside" if same else "outside"
+        return exp(value) * elements(work, tile, sms), "inside" if same else "outside"
 
 
 def _at(points: list[_Timed], at: tuple[float, ...]) -> float:
@@ -116,7 +116,8 @@ def _place(work: Work, tile: Tile, sms: int) -> tuple[float, ...]:
     return log(busy), log(rounds(work, tile, sms)), log(_math_rows(tile)), log(tile[1])
 
 
-def _elements(work: Work, tile: Tile, sms: int) -> float:
+def elements(work: Work, tile: Tile, sms: int) -> float:
+    """Elements of the result that the busiest SM computes, in whole tiles."""
     return float(rounds(work, tile, sms) * _math_rows(tile) * tile[1])
 
 

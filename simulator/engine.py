@@ -20,6 +20,7 @@ from simulator.device import Device
 from simulator.exchanges import Gate
 from simulator.host import Host
 from simulator.links import Links
+from simulator.load import settled
 from simulator.low_latency import Flown
 from simulator.prices import Prices
 from simulator.spans import timeline
@@ -43,14 +44,19 @@ def simulate(
     `fold` simulates one rank for each class of ranks; without it every rank runs by itself. With
     `skew_ns` each simulated rank's host starts at a seeded offset of up to that many ns. Raises
     `Deadlock` with the cycle when the program cannot end, ValueError for a program that is not sound.
+    A machine with a power law runs it several times, until its load is that of the timeline.
     """
     simulated = {cls.ranks[0]: cls for cls in program.classes}
     if not fold:
         simulated = {rank: cls for cls in program.classes for rank in cls.ranks}
     starts = host_starts(simulated, skew_ns, seed)
-    engine = Engine(program, machine, dict(sorted(simulated.items())), starts, fold=fold)
-    engine.run(counters=counters)
-    return engine.timeline()
+
+    def run(at: Machine) -> Timeline:
+        engine = Engine(program, at, dict(sorted(simulated.items())), starts, fold=fold)
+        engine.run(counters=counters)
+        return engine.timeline()
+
+    return settled(program, machine, run)
 
 
 def host_starts(ranks: Iterable[int], skew_ns: int | None, seed: int) -> dict[int, int]:

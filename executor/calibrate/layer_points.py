@@ -131,6 +131,17 @@ def without_peers(mine: Times, ranks: Sequence[Times], ops: Mapping[str, Op]) ->
     return result
 
 
+def run_ns(runs: Runs) -> float:
+    """From the first kernel's start to the last one's end, median of all runs of a program."""
+    count = max(len(repeats) for repeats in runs.values())
+    taken = []
+    for i in range(count):
+        kernels = [kernel for repeats in runs.values() for kernel in repeats[i]]
+        if kernels:
+            taken.append(max(k.end_ns for k in kernels) - min(k.start_ns for k in kernels))
+    return median(taken)
+
+
 def slowest_rank(ranks: Sequence[Times], ops: Mapping[str, Op]) -> int:
     """The rank whose kernels take longest, exchanges apart: GPUs of one model differ at their power
     limit, and the others wait for the slowest."""

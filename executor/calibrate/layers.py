@@ -21,6 +21,7 @@ from executor.calibrate.layer_points import (
     launched_nothing,
     launches_by_op,
     point_records,
+    run_ns,
     slowest_rank,
     times_by_op,
     without_peers,
@@ -108,12 +109,15 @@ class LayerBench:
         gap = launch_gap_ns(runs)
         graphs = case.batch.phase == "decode"
         times = times_by_op(runs, ops, max(0.0, gap - GRAPH_SAVES_NS) if graphs else gap, calls)
-        every, states = zip(*gathered((times, state)), strict=True)
+        mine = (times, state, run_ns(runs))
+        every, states, taken = zip(*gathered(mine), strict=True)
+        count = max(len(repeats) for repeats in runs.values())
         slow = slowest_rank(every, ops)
         alone, clocks = without_peers(every[slow], every, ops), state_record(states[slow])
         ops = case.ops(slow)
         return [
             {"what": "trace_gap", "ns": round(gap, 1)},
+            {"what": "run", "ns": round(max(taken)), "count": count},
             *point_records(alone, ops, self.num_sms, clocks, launches_by_op(runs, ops, calls)),
             *(() if calls else launched_nothing(runs, ops)),
         ]

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 TaskKind = Literal["gaps", "layers", "ladder", "pairs", "hold", "polls"]
 
 # SMs of the exchange and the cap of the GEMMs beside it, as a serving engine sets both; 0: no cap.
 SPLITS = ((8, 0), (8, 124), (16, 116), (24, 108), (32, 100))
-# Large layers once more without a cap where exchanges are short: what they draw lowers the clock, and a
-# point is the middle of both.
-WARM_SMS, WARM_TOKENS = 32, (6144, 12288)
+# Large layers once more without a cap where exchanges are shorter: how much they rest decides their clock
+# at the power limit (models.power_law).
+WARM_SMS, WARM_TOKENS = (16, 32), (6144, 12288)
 QUICK_SPLITS = ((8, 0), (8, 124), (24, 108))
 PREFILL_TOKENS = (768, 1536, 3072, 6144, 12288)
 QUICK_PREFILL_TOKENS = (1536, 6144)
@@ -36,6 +37,9 @@ THIN_ROWS = 64
 WEIGHT_ROWS_ALLOCATED = 64
 NEIGHBOURS = ("dense", "grouped", "thin", "weights", "attention", "elementwise", "norm")
 QUICK_NEIGHBOURS = ("dense", "grouped", "weights", "elementwise")
+# Exchanges of other sizes too, since how much they slow depends on it.
+LADDER_SIZES, SIZED_SMS = (1536, 6144), (8, 24)
+SIZED_NEIGHBOURS = ("dense", "grouped", "weights", "attention")
 LOW_LATENCY_NEIGHBOURS = ("dense", "weights")
 # SMs that each low-latency exchange of the ladder's tokens holds with 64 experts.
 LOW_LATENCY_SMS = {"dispatch_ll": 64, "combine_ll": 96}
@@ -90,8 +94,8 @@ def _prefill(quick: bool) -> Iterator[Task]:
     for num_sms, cap in QUICK_SPLITS if quick else SPLITS:
         for tokens in QUICK_PREFILL_TOKENS if quick else PREFILL_TOKENS:
             yield task("layers", phase="prefill", tokens=tokens, num_sms=num_sms, cap=cap)
-    for tokens in () if quick else WARM_TOKENS:
-        yield task("layers", phase="prefill", tokens=tokens, num_sms=WARM_SMS, cap=0)
+    for num_sms, tokens in () if quick else product(WARM_SMS, WARM_TOKENS):
+        yield task("layers", phase="prefill", tokens=tokens, num_sms=num_sms, cap=0)
 
 
 def _decode(quick: bool) -> Iterator[Task]:
@@ -118,8 +122,16 @@ def _pairs(quick: bool, *, normal: bool) -> Iterator[Task]:
                 yield task(
                     "pairs", exchange=exchange, num_sms=sms, compute=compute, tokens=LADDER_TOKENS
                 )
+    if normal and not quick:
+        yield from _sized_pairs()
     for exchange, sms in () if quick else LOW_LATENCY_SMS.items():
         for compute in LOW_LATENCY_NEIGHBOURS:
             yield task(
                 "pairs", exchange=exchange, num_sms=sms, compute=compute, tokens=LADDER_TOKENS_LOW
             )
+
+
+def _sized_pairs() -> Iterator[Task]:
+    for exchange, tokens in product(("dispatch", "combine"), LADDER_SIZES):
+        for sms, compute in product(SIZED_SMS, SIZED_NEIGHBOURS):
+            yield task("pairs", exchange=exchange, num_sms=sms, compute=compute, tokens=tokens)

@@ -182,7 +182,9 @@ def _fitted(
     from executor.calibrate.store import Store
     from executor.kernel_set import ExecutorError
     from models.calibrated_profile import base_profile, calibrated
-    from models.calibration_records import sorted_out
+    from models.calibration_records import machine_of, sorted_out
+    from models.costs import sheet_of
+    from models.profile import load_profile
 
     if not store.exists():
         raise Refused(f"{store}: there are no records to make a profile of")
@@ -190,14 +192,15 @@ def _fitted(
         raw = Store(store).records()
     except ExecutorError as error:
         raise Refused(str(error)) from error
-    records = sorted_out(raw, seed, str(store))
-    if not records.points:
+    if not any(record.get("what") == "alone" for record in raw):
         raise Refused(f"{store}: holds no kernel's time; measure for longer")
-    device, ranks = str(records.machine.get("gpu", "")), int(records.machine.get("ranks", 1))
+    machine = machine_of(raw)
+    base = base or base_profile(str(machine.get("gpu", "")), int(machine.get("ranks", 1)))
+    records = sorted_out(raw, seed, str(store), sheet_of(load_profile(base)[0]))
     return calibrated(
         records,
         name=target.stem,
-        base=base or base_profile(device, ranks),
+        base=base,
         seed=seed,
         source=_source(records.machine),
         earlier=earlier,

@@ -15,6 +15,7 @@ from executor.calibrate.layer_points import (
     launch_gap_ns,
     launches_by_op,
     point_records,
+    run_ns,
     slowest_rank,
     times_by_op,
     without_peers,
@@ -149,6 +150,16 @@ def test_waiting_for_peers_is_not_a_kernels_own_time() -> None:
     alone = without_peers(mine, [mine, peer], ops)
     assert alone == {"L0.dispatch": [300.0, 310.0], "L0.norm1": [10.0, 11.0]}
     assert without_peers(mine, [mine, {"L0.dispatch": [1.0]}], ops)["L0.dispatch"] == [300.0, 500.0]
+
+
+def test_a_run_lasts_from_its_first_kernel_to_its_last() -> None:
+    runs = {
+        "a": [(run("x", 0, 100),), (run("x", 5000, 80),)],
+        "b": [(run("y", 150, 50), run("z", 250, 50)), (run("y", 5100, 100),)],
+        "c": [(), ()],
+    }
+    # 300 ns and 200 ns; what launched nothing does not count.
+    assert run_ns(runs) == 250.0
 
 
 def test_the_rank_whose_gpu_is_slower_counts() -> None:

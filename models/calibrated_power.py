@@ -1,0 +1,122 @@
+"""The power law of a calibration: kernels that it timed in layers of different load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from models.measured import MeasuredPoint
+from models.power_law import Gain, PowerLaw, Sheet
+
+Vector = npt.NDArray[np.float64]
+# Takes of one kernel tell something when their layers' loads are this far apart.
+APART = 0.04
+SHARES = np.linspace(0.0, 1.2, 49)
+SAVED_NS = np.append(np.geomspace(5e3, 2e6, 53), np.inf)  # infinite: the share alone counts
+MOSTS = np.linspace(0.1, 0.6, 26)
+# A kind's law has to leave less than this share of what its kernels' times differ by (squares).
+LEFT = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A kernel's time in one layer of a calibration, and the share of the time in which that layer ran
+    kernels bound by arithmetic; None where nobody counted it."""
+
+    point: MeasuredPoint
+    load: float | None
+
+
+@dataclass
+class TimedKernels:
+    """Times of a calibration's kernels as they come in, task by task. A task's load is the time of its
+    kernels that are bound by arithmetic over that of its runs."""
+
+    sheet: Sheet | None
+    _points: list[tuple[str, MeasuredPoint]] = field(default_factory=list)
+    _busy: dict[str, float] = field(default_factory=dict)
+    _runs: dict[str, float] = field(default_factory=dict)
+
+    def kernel(self, task: str, point: MeasuredPoint, times: int) -> None:
+        """A kernel that ran so many times within the task's runs."""
+        self._points.append((task, point))
+        if self.sheet is not None and self.sheet.bound(point.work):
+            self._busy[task] = self._busy.get(task, 0.0) + point.ns * times
+
+    def run(self, task: str, ns: float, count: int) -> None:
+        """So many runs of the task's program, each of this length."""
+        self._runs[task] = ns * count
+
+    def takes(self) -> list[Take]:
+        """All kernels, each with its task's load."""
+        return [Take(point, self._load(task)) for task, point in self._points]
+
+    def _load(self, task: str) -> float | None:
+        return self._busy.get(task, 0.0) / self._runs[task] if task in self._runs else None
+
+
+def fit_power(takes: Sequence[Take], sheet: Sheet) -> PowerLaw | None:
+    """The law with which takes of one kernel on as many SMs agree best; None where loads do not differ or
+    no kind of kernel follows them."""
+    groups = _groups(takes, sheet)
+    if not groups:
+        return None
+    fits = {
+        most: {kind: _gain(same, float(most)) for kind, same in groups.items()} for most in MOSTS
+    }
+    most = min(fits, key=lambda m: sum(error for _, error in fits[m].values()))
+    gains = {kind: gain for kind, (gain, _) in fits[most].items() if gain is not None}
+    if not gains:
+        return None
+    return PowerLaw(round(float(most), 3), tuple(sorted(gains.items())), sheet)
+
+
+def _groups(takes: Sequence[Take], sheet: Sheet) -> dict[str, list[tuple[Vector, Vector]]]:
+    """By kind of work: (ns, load) of all takes of one kernel on as many SMs."""
+    by_key: dict[str, list[Take]] = {}
+    for take in takes:
+        if take.load is not None and sheet.bound(take.point.work):
+            by_key.setdefault(take.point.key, []).append(take)
+    groups: dict[str, list[tuple[Vector, Vector]]] = {}
+    for same in by_key.values():
+        ns = np.array([take.point.ns for take in same], dtype=np.float64)
+        load = np.array([take.load for take in same], dtype=np.float64)
+        if np.ptp(load) >= APART:
+            groups.setdefault(same[0].point.work.kind, []).append((ns, load))
+    return groups
+
+
+def _gain(same: Sequence[tuple[Vector, Vector]], most: float) -> tuple[Gain | None, float]:
+    """The best gain of one kind, and the squares that it leaves: how far the takes' times under full load
+    are from their mean. None where it leaves too much."""
+    shares, saved = (grid.ravel()[:, None] for grid in np.meshgrid(SHARES, SAVED_NS))
+    left = np.zeros(len(shares))
+    for ns, load in same:
+        rest = np.minimum(most, np.maximum(0.0, 1.0 - load))
+        logs = np.log(np.minimum(ns / (1.0 - shares * rest), ns + saved * rest))
+        left += np.sum((logs - logs.mean(axis=1, keepdims=True)) ** 2, axis=1)
+    none, best = float(left[0]), int(np.argmin(left))
+    if left[best] >= LEFT * none:
+        return None, none
+    return Gain(float(shares[best, 0]), float(saved[best, 0])), float(left[best])
+
+
+def at_full_load(take: Take, law: PowerLaw | None) -> MeasuredPoint:
+    """The point as it would be under full load."""
+    point = take.point
+    if law is None or take.load is None:
+        return point
+    return replace(point, ns=law.full(point.work, point.ns, take.load))
+
+
+def power_section(law: PowerLaw, source: str) -> dict[str, Any]:
+    """The law as a section of a profile."""
+    kinds = {
+        kind: {"share": round(gain.share, 3), "ns": round(min(gain.ns, 1e9))}
+        for kind, gain in law.by_kind
+    }
+    return {"most": law.most, "kinds": kinds, "source": source}

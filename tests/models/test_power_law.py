@@ -1,0 +1,82 @@
+"""What rests do to kernels at the power limit, and how a calibration finds it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models.calibrated_power import Take, TimedKernels, at_full_load, fit_power
+from models.counts import gemm
+from models.measured import MeasuredPoint
+from models.power_law import Gain, PowerLaw, Sheet
+from models.work import Work
+
+# H200: 1979 TFLOP/s of FP8, 4.8 TB/s.
+SHEET = Sheet((("fp8_block", 1.979e6), ("fp8", 1.979e6)), 4800.0)
+LAW = PowerLaw(0.3, (("gemm", Gain(0.4, 60e3)),), SHEET)
+
+
+def dense(rows: int, columns: int = 7168) -> MeasuredPoint:
+    return MeasuredPoint(gemm(rows, columns, 7168, "fp8_block"), 132, 1.0)
+
+
+def test_many_rows_are_bound_by_arithmetic_and_few_by_their_weights() -> None:
+    # 2 m n k / 1979 TFLOP/s against n k bytes / 4.8 TB/s: even at 206 rows.
+    assert SHEET.bound(dense(1024).work)
+    assert not SHEET.bound(dense(64).work)
+    assert not SHEET.bound(Work("add", (("columns", 4), ("rows", 4)), (), 32, 32))
+
+
+def test_a_kernel_saves_a_share_of_its_time_up_to_so_many_ns() -> None:
+    many = dense(4096).work
+    assert LAW.under(many, 100e3, load=0.8) == pytest.approx(100e3 - 0.4 * 100e3 * 0.2)
+    assert LAW.under(many, 900e3, load=0.8) == pytest.approx(900e3 - 60e3 * 0.2)
+    # Beyond a rest of 0.3 the clock is at its highest.
+    assert LAW.under(many, 900e3, load=0.1) == pytest.approx(900e3 - 60e3 * 0.3)
+    assert LAW.under(dense(64).work, 900e3, load=0.5) == 900e3
+    assert LAW.under(many, 900e3, load=1.0) == 900e3
+
+
+@pytest.mark.parametrize("full_ns", [20e3, 149e3, 151e3, 3e6])
+@pytest.mark.parametrize("load", [0.2, 0.75, 0.95])
+def test_full_load_undoes_the_rest(full_ns: float, load: float) -> None:
+    many = dense(4096).work
+    assert LAW.full(many, LAW.under(many, full_ns, load), load) == pytest.approx(full_ns)
+
+
+def test_a_fit_finds_the_law_that_made_the_times() -> None:
+    noise, takes = np.random.default_rng(3), []
+    for rows, full_ns in ((1024, 60e3), (2048, 110e3), (4096, 400e3), (8192, 1.1e6)):
+        for load in (0.55, 0.7, 0.8, 0.88, 0.93):
+            ns = LAW.under(dense(rows).work, full_ns, load) * (1 + 0.002 * noise.standard_normal())
+            takes.append(Take(MeasuredPoint(dense(rows).work, 132, ns), load))
+    law = fit_power(takes, SHEET)
+    assert law is not None
+    for take, full_ns in zip(takes[::5], (60e3, 110e3, 400e3, 1.1e6), strict=True):
+        for load in (0.75, 1.0):
+            true = LAW.under(take.point.work, full_ns, load)
+            found = law.under(take.point.work, at_full_load(take, law).ns, load)
+            assert found == pytest.approx(true, rel=0.012)
+
+
+def test_times_that_do_not_follow_the_load_make_no_law() -> None:
+    noise = np.random.default_rng(4)
+    takes = [
+        Take(MeasuredPoint(dense(rows).work, 132, 1e5 * (1 + 0.01 * noise.standard_normal())), load)
+        for rows in (1024, 2048, 4096, 8192)
+        for load in (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
+    ]
+    assert fit_power(takes, SHEET) is None
+    same = [Take(take.point, 0.8) for take in takes]
+    assert fit_power(same, SHEET) is None
+
+
+def test_a_tasks_load_is_its_arithmetic_over_its_runs() -> None:
+    timed = TimedKernels(SHEET)
+    bound, streams = dense(4096), dense(64)
+    timed.kernel("one", MeasuredPoint(bound.work, 132, 300.0), 20)
+    timed.kernel("one", MeasuredPoint(streams.work, 132, 999.0), 20)
+    timed.kernel("two", bound, 20)
+    timed.run("one", 2000.0, 5)
+    # 20 runs of 300 ns in five runs of 2000 ns; nobody timed the second task's runs.
+    assert [take.load for take in timed.takes()] == [pytest.approx(0.6), pytest.approx(0.6), None]

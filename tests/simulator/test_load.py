@@ -1,0 +1,62 @@
+"""A schedule's load decides how fast its kernels are, and these its load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from models.counts import gemm
+from models.machine import Cost, Footprint, Gaps
+from models.power_law import Gain, PowerLaw, Sheet
+from models.spin import spin_machine
+from models.work import Grid, Work
+from schedules.program import Launch, Op, Stream
+from simulator import simulate
+from simulator.load import union_ns
+from tests.simulator.spinning import program
+
+BOUND = gemm(4096, 4096, 4096, "fp8_block")
+RESTS = Work("add", (("columns", 4096), ("rows", 4096)), (), 2**25, 2**24)
+LAW = PowerLaw(0.9, (("gemm", Gain(0.5, 1e9)),), Sheet((("fp8_block", 2e6), ("fp8", 2e6)), 4800.0))
+
+
+class Costs:
+    """Every kernel takes 100 us on one SM."""
+
+    def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
+        return Cost(100_000, "exact")
+
+    def footprint(self, work: Work, grid: Grid) -> Footprint:
+        return Footprint(1)
+
+
+def makespan_us(*works: Work, law: PowerLaw = LAW) -> float:
+    steps = [Launch(Op(f"op{i}", "main", w), "cpp") for i, w in enumerate(works)]
+    gaps = Gaps(stream=0, event=0, cross_stream=0, reaction=0)
+    machine = replace(spin_machine(4, gaps=gaps, host_ns=0), costs=Costs(), power=law)
+    return simulate(program(steps, streams=[Stream("main")]), machine).makespan_ns / 1e3
+
+
+def test_a_rest_makes_the_other_kernel_faster() -> None:
+    # t = 100 - 50 r and r = 100 / (t + 100): t^2 = 5000.
+    assert makespan_us(BOUND, RESTS) == pytest.approx(100 + 5000**0.5, abs=0.3)
+
+
+def test_without_a_rest_times_are_those_under_full_load() -> None:
+    assert makespan_us(BOUND, BOUND) == pytest.approx(200)
+
+
+def test_a_rest_counts_up_to_the_most_that_the_law_knows() -> None:
+    law = PowerLaw(0.2, LAW.by_kind, LAW.sheet)
+    assert makespan_us(BOUND, RESTS, RESTS, law=law) == pytest.approx(200 + 90)
+
+
+def test_a_program_without_arithmetic_runs_as_without_a_law() -> None:
+    assert makespan_us(RESTS, RESTS) == pytest.approx(200)
+
+
+def test_lengths_of_unions() -> None:
+    assert union_ns([(5, 8), (0, 3), (2, 4)]) == 7
+    assert union_ns([(0, 10), (2, 4)]) == 10
+    assert union_ns([]) == 0
