@@ -9,7 +9,7 @@ import pytest
 
 from executor.calibrate.cases import DEFAULT_SCENARIOS, capped, case_of, gemms_of
 from executor.calibrate.compile import parts_of
-from executor.calibrate.kernel_times import Run, runs_by_range
+from executor.calibrate.kernel_times import Run, Runs, runs_by_range
 from executor.calibrate.layer_points import (
     held_sms,
     launch_gap_ns,
@@ -153,7 +153,7 @@ def test_waiting_for_peers_is_not_a_kernels_own_time() -> None:
 
 
 def test_a_run_lasts_from_its_first_kernel_to_its_last() -> None:
-    runs = {
+    runs: Runs = {
         "a": [(run("x", 0, 100),), (run("x", 5000, 80),)],
         "b": [(run("y", 150, 50), run("z", 250, 50)), (run("y", 5100, 100),)],
         "c": [(), ()],
