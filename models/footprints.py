@@ -36,6 +36,10 @@ def _ctas(work: Work, grid: Grid, entry: KernelKind, sms: int) -> int:
             tokens = max(1, sizes["tokens"])
             ctas = max(ctas, -(-tokens // -(-tokens // budget)))
         return ctas
+    if entry.ctas == "shares":
+        programs = max(1, sizes["tokens"] * -(-sizes["heads"] // entry.per_cta))
+        longest = sizes["pairs"] // max(1, sizes["tokens"])
+        return programs * max(1, min(sms // programs, longest // entry.count))
     if entry.ctas == "tiles":
         count = tiles(work)
     elif entry.ctas == "rows":
