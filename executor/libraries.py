@@ -64,7 +64,7 @@ class DeepGemm:
     def dense(self, x: Scaled, weight: Scaled, sms: int | None) -> torch.Tensor:
         """[m, k] times the transposed [n, k]."""
         rows, n = x[0].shape[0], weight[0].shape[0]
-        out = torch.empty(rows, n, dtype=torch.bfloat16, device=x[0].device)
+        out = x[0].new_empty((rows, n), dtype=torch.bfloat16)
         if rows:
             self._limit(sms)
             self._dense(x, weight, out)
@@ -75,7 +75,7 @@ class DeepGemm:
     ) -> torch.Tensor:
         """Rows sorted by expert times that expert's [n, k]."""
         rows, n = x[0].shape[0], weight[0].shape[1]
-        out = torch.empty(rows, n, dtype=torch.bfloat16, device=x[0].device)
+        out = x[0].new_empty((rows, n), dtype=torch.bfloat16)
         if rows:
             self._limit(sms)
             self._contiguous(x, weight, out, expert_of)
@@ -87,7 +87,7 @@ class DeepGemm:
         """[E, m, k] of which `counts` rows are valid, times each expert's [n, k]."""
         experts, rows, _ = x[0].shape
         n = weight[0].shape[1]
-        out = torch.empty(experts, rows, n, dtype=torch.bfloat16, device=x[0].device)
+        out = x[0].new_empty((experts, rows, n), dtype=torch.bfloat16)
         self._limit(sms)
         self._masked(x, weight, out, counts, expected)
         return out

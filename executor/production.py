@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,6 +25,17 @@ from schedules.timeline import Span
 LAUNCHERS = ATTENTION | MOE
 SpanSource = Literal["none", "events"]
 FLUSH_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What is known of an op before a run: `sms` is what it is held to by other means than its grid."""
+
+    call: Call
+    launch: Launcher
+    stream: torch.cuda.Stream
+    began: str
+    sms: int | None
 
 
 @dataclass
@@ -68,8 +79,8 @@ class Production:
 
     def __post_init__(self) -> None:
         self._queues = CudaQueues(self.pool, deadline_s=self.deadline_s)
-        self._exchanges: dict[str, Exchange] = {}
         self._launchers: dict[str, Launcher] = {}
+        self._ready: dict[str, _Ready] = {}
         self._timed: list[_Timed] = []
         self._in_call = False
         self._partitions = Partitions()
@@ -90,13 +101,12 @@ class Production:
         return self.gate.clock.error_ns
 
     def prepare(self, program: Program, rank: int) -> None:
-        """Check every op, poison and drop the last run's buffers, and launch the gate."""
-        check_kernels(program, self.launchers, signals=self.signals)
-        self._launchers = {
-            op.name: self.launchers[kernel_name(op)] for op in program.launches(rank)
-        }
-        self._exchanges = {exchange.name: exchange for exchange in program.exchanges}
+        """Check a new program's ops, poison and drop the last run's buffers, and launch the gate."""
         if program is not self._program:
+            check_kernels(program, self.launchers, signals=self.signals)
+            self._launchers = {
+                op.name: self.launchers[kernel_name(op)] for op in program.launches(rank)
+            }
             self._queues.forget_graphs()
             self._program = program
         self._queues.prepare(program)
@@ -107,7 +117,20 @@ class Production:
             self.buffers = dict(self.inputs)
             torch.cuda.synchronize()
         self._timed.clear()
+        exchanges = {exchange.name: exchange for exchange in program.exchanges}
+        self._ready = {op.name: self._of(op, exchanges) for op in program.launches(rank)}
         self._start(program)
+
+    def _of(self, op: Op, exchanges: Mapping[str, Exchange]) -> _Ready:
+        exchange = exchanges[op.exchange] if op.exchange else None
+        where = f" of exchange {op.exchange}" if op.exchange else ""
+        return _Ready(
+            Call(op, self.state.rank, self.buffers, self.state, exchange),
+            self._launchers[op.name],
+            self._queues.stream(op.stream),
+            f"op {op.name}{where}",
+            op.grid.enforced_budget if op.grid.limited_by == "green_context" else None,
+        )
 
     def _start(self, program: Program) -> None:
         self.beat(f"the start of {program.name}")
@@ -124,26 +147,23 @@ class Production:
         """Launch on the op's stream; an op of a library call that another op makes does nothing."""
         if self._queues.replaying:
             return
-        where = f" of exchange {op.exchange}" if op.exchange else ""
-        self.beat(f"op {op.name}{where}")
-        exchange = self._exchanges[op.exchange] if op.exchange else None
-        call = Call(op, self.state.rank, self.buffers, self.state, exchange)
-        stream = self._queues.stream(op.stream)
-        if stream is not self._current:
-            torch.cuda.set_stream(stream)
-            self._current = stream
-        with nvtx(op.name) if self.annotate else nullcontext(), self._partition(op):
-            timed = self._opened(op, stream)
-            self._launchers[op.name](call)
-            if timed is not None:
-                timed.end.record(stream)
+        ready = self._ready[op.name]
+        self.beat(ready.began)
+        if ready.stream is not self._current:
+            torch.cuda.set_stream(ready.stream)
+            self._current = ready.stream
+        if ready.sms is None and not self.annotate:
+            self._run(ready)
+            return
+        limit = nullcontext() if ready.sms is None else self._partitions.limited(ready.sms)
+        with nvtx(op.name) if self.annotate else nullcontext(), limit:
+            self._run(ready)
 
-    def _partition(self, op: Op) -> AbstractContextManager[None]:
-        """The SMs that the op is held to by other means than its grid."""
-        sms = op.grid.enforced_budget
-        if op.grid.limited_by != "green_context" or sms is None:
-            return nullcontext()
-        return self._partitions.limited(sms)
+    def _run(self, ready: _Ready) -> None:
+        timed = self._opened(ready.call.op, ready.stream)
+        ready.launch(ready.call)
+        if timed is not None:
+            timed.end.record(ready.stream)
 
     def _opened(self, op: Op, stream: torch.cuda.Stream) -> _Timed | None:
         if self.spans == "none":

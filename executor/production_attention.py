@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import groupby
 from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from executor import small_kernels as small
 from executor.kernels.gate import top_k
-from executor.layer_state import Piece
 from executor.plain_layer import ROPE_BASE
+from executor.prefill_attention import plain_attention
 from executor.production_state import ProductionState
 from executor.reference import Call
 
@@ -86,10 +84,7 @@ def norm2(call: Call) -> None:
 
 def _by_head(state: ProductionState, q: torch.Tensor) -> torch.Tensor:
     att = state.model.attention
-    by_head: torch.Tensor = q.unflatten(
-        1, (att.num_heads, att.qk_nope_head_dim + att.qk_rope_head_dim)
-    )
-    return by_head
+    return q.view(-1, att.num_heads, att.qk_nope_head_dim + att.qk_rope_head_dim)
 
 
 def rope(call: Call) -> None:
@@ -99,9 +94,8 @@ def rope(call: Call) -> None:
     q, joint = inputs(call)
     positions = state.of(call.op).positions
     query = _by_head(state, q)[..., att.qk_nope_head_dim :]
-    small.rotate(query, positions, ROPE_BASE, out=query)
-    key = small.rotate(joint[:, -att.qk_rope_head_dim :].unsqueeze(1), positions, ROPE_BASE)
-    output(call, query, key.squeeze(1))
+    key = small.rotate(query, joint[:, -att.qk_rope_head_dim :], positions, ROPE_BASE)
+    output(call, query, key)
 
 
 def q_bmm(call: Call) -> None:
@@ -127,7 +121,7 @@ def attn(call: Call) -> None:
     if "q_latent" in named:
         output(call, _absorbed(state, call, named))
     else:
-        output(call, _plain(state, call, named))
+        output(call, plain_attention(state, call.op, named["q"], named["kv"], named["k_rope"]))
 
 
 def _absorbed(state: ProductionState, call: Call, named: dict[str, Any]) -> torch.Tensor:
@@ -144,63 +138,6 @@ def _absorbed(state: ProductionState, call: Call, named: dict[str, Any]) -> torc
     return torch.bmm(chances, cache[..., : att.kv_lora_rank])
 
 
-def _plain(state: ProductionState, call: Call, named: dict[str, Any]) -> torch.Tensor:
-    """Torch's own attention, sequences of one length together."""
-    att = state.model.attention
-    kv = named["kv"].unflatten(1, (att.num_heads, att.qk_nope_head_dim + att.v_head_dim))
-    keys, values = kv.split((att.qk_nope_head_dim, att.v_head_dim), dim=-1)
-    roped = named["k_rope"].unsqueeze(1).expand(-1, att.num_heads, -1)
-    keys = torch.cat((keys, roped), dim=-1)
-    query = _by_head(state, named["q"])
-    parts, row = [], 0
-    pieces = state.of(call.op).part.pieces
-    for (length, start), group in groupby(pieces, key=lambda piece: (piece.length, piece.start)):
-        alike = list(group)
-        for together in [[piece] for piece in alike] if start else [alike]:
-            rows = slice(row, row + len(together) * length)
-            row = rows.stop
-            k, v = keys[rows], values[rows]
-            if start:
-                k, v = _with_cached(state, call, together[0], k, v)
-            parts.append(_causal(query[rows], k, v, len(together)))
-    if not parts:
-        return query.new_zeros(0, att.num_heads, att.v_head_dim)
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _with_cached(
-    state: ProductionState, call: Call, piece: Piece, keys: torch.Tensor, values: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of one sequence with those of its cached tokens before them."""
-    att = state.model.attention
-    cached = state.cache[call.op.layer][piece.sequence, : piece.start]
-    latent = small.quantise(cached[:, : att.kv_lora_rank], column_major=True)
-    sms = call.op.grid.enforced_budget
-    kv = state.gemm.dense(latent, state.weights.linear["kv_b"], sms)
-    nope, old_values = kv.unflatten(1, (att.num_heads, -1)).split(
-        (att.qk_nope_head_dim, att.v_head_dim), dim=-1
-    )
-    roped = cached[:, att.kv_lora_rank :].unsqueeze(1).expand(-1, att.num_heads, -1)
-    old_keys = torch.cat((nope, roped), dim=-1)
-    return torch.cat((old_keys, keys)), torch.cat((old_values, values))
-
-
-def _causal(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, count: int
-) -> torch.Tensor:
-    """[count * L, heads, d]: causal attention of `count` sequences, the queries being the last of
-    each sequence's keys."""
-    q, k, v = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (query, keys, values))
-    old = k.shape[2] - q.shape[2]
-    mask = None
-    if old:
-        last = torch.arange(q.shape[2], device=q.device).unsqueeze(1) + old
-        mask = torch.arange(k.shape[2], device=q.device) <= last
-    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
-        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=not old)
-    return out.transpose(1, 2).flatten(0, 1)
-
-
 def v_bmm(call: Call) -> None:
     """From latents back to heads, [T, heads, v]."""
     state = state_of(call)
@@ -210,7 +147,7 @@ def v_bmm(call: Call) -> None:
 
 def gate(call: Call) -> None:
     """Router logits in bf16."""
-    output(call, inputs(call)[0] @ state_of(call).weights.gate.T)
+    output(call, functional.linear(inputs(call)[0], state_of(call).weights.gate))
 
 
 def topk(call: Call) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -58,25 +59,41 @@ def _layer_and_child(call: Call) -> str:
     return f"{call.op.layer}.{call.op.child}"
 
 
+class Starts:
+    """Where the experts' rows start, on the GPU: `starts` [E + 1] and `next_row`, its first E, int32.
+
+    One op writes its pinned memory once a run, and a run begins when the device has nothing left to do,
+    so no copy of an earlier run still reads what is written.
+    """
+
+    def __init__(self, experts: int, device: torch.device) -> None:
+        size = 2 * experts + 1
+        pinned = device.type == "cuda"
+        self._host = torch.empty(size, dtype=torch.int32, pin_memory=pinned)
+        self._values = self._host.numpy()
+        self._device = torch.empty(size, dtype=torch.int32, device=device)
+        self.starts, self.next_row = self._device.split((experts + 1, experts))
+
+    def fill(self, counts: list[int]) -> int:
+        """Starts of experts with so many rows each; returns all rows."""
+        starts = [0, *accumulate(counts)]
+        self._values[:] = starts + starts[:-1]
+        self._device.copy_(self._host, non_blocking=True)
+        return starts[-1]
+
+
 def permute(call: Call) -> None:
     """Received rows to expert rows; block starts come from the host's counts."""
     (received,) = inputs(call)
-    starts = [0]
-    for count in received.counts:
-        starts.append(starts[-1] + count)
-    pinned = received.ids.is_cuda
-    on_host = torch.tensor([*starts, *starts[:-1]], dtype=torch.int32, pin_memory=pinned)
-    on_gpu = on_host.to(received.ids.device, non_blocking=True)
+    kept = state_of(call).kept
+    if call.op.name not in kept:
+        kept[call.op.name] = Starts(len(received.counts), received.ids.device)
+    at: Starts = kept[call.op.name]
+    total = at.fill(received.counts)
     values, factors = received.rows
     rows, scales, expert_of, places = small.permute(
-        values,
-        factors,
-        received.ids,
-        on_gpu[: len(starts)],
-        on_gpu[len(starts) :],
-        starts[-1],
+        values, factors, received.ids, at.starts, at.next_row, total
     )
-    call.host["starts"] = on_host
     output(call, Permuted((rows, scales), expert_of, places))
 
 

@@ -40,7 +40,8 @@ class ProductionState:
     """One rank's state. All layers use the same weights: experts do not fit L2, so nothing is reused
     from cache that would not be otherwise. `cache` is the latent KV cache of each layer,
     [sequences, padded length, kv_lora + rope]. `num_physical` counts every row of the grouped GEMMs;
-    a fused shared expert is the last one of every rank."""
+    a fused shared expert is the last one of every rank. `handles` are dispatches' by layer and child;
+    `kept` is what launchers prepare once for all runs, each under a name of its own."""
 
     model: Model
     weights: ProductionWeights
@@ -52,6 +53,7 @@ class ProductionState:
     ranks: int
     num_physical: int
     handles: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def of(self, op: Op) -> Tokens:
         """The tokens of the op's child."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import torch
-import triton
 
+from executor.kernels.kept import Kept
 from executor.triton_kernels import (
     add_kernel,
-    fill_kernel,
     norm_kernel,
     permute_kernel,
     quantise_kernel,
     rotate_kernel,
+    silu_mul_kernel,
     softmax_kernel,
     store_kernel,
     weighted_sum_kernel,
@@ -20,6 +20,16 @@ from executor.triton_kernels import (
 GROUP = 128
 FP8 = torch.float8_e4m3fn
 EPSILON = 1e-6
+
+_norm = Kept(norm_kernel)
+_quantise = Kept(quantise_kernel)
+_silu_mul = Kept(silu_mul_kernel)
+_rotate = Kept(rotate_kernel)
+_softmax = Kept(softmax_kernel)
+_store = Kept(store_kernel)
+_permute = Kept(permute_kernel)
+_weighted_sum = Kept(weighted_sum_kernel)
+_add = Kept(add_kernel)
 
 
 def power_of_two(value: int) -> int:
@@ -31,17 +41,21 @@ def column_major_scales(rows: int, groups: int, device: torch.device | str) -> t
     """Uninitialised scales [rows, groups], stored column by column with columns aligned to 16 bytes,
     as the FP8 GEMMs read them."""
     aligned = -(-rows // 4) * 4
-    return torch.empty(groups, aligned, dtype=torch.float32, device=device).t()[:rows]
+    scales = torch.empty_strided(
+        (aligned, groups), (1, aligned), dtype=torch.float32, device=device
+    )
+    return scales if rows == aligned else scales[:rows]
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Norm of [T, n]; rows may be a slice of a wider matrix."""
     rows, size = x.shape
-    out = torch.empty(rows, size, dtype=torch.bfloat16, device=x.device)
+    out = x.new_empty((rows, size), dtype=torch.bfloat16)
     if rows:
-        norm_kernel[(rows,)](
-            x, x, weight, out, out, x.stride(0), size, EPSILON, ADD=False, BLOCK=power_of_two(size)
-        )
+        _norm(
+            (rows, 1, 1), (x, x, weight, out, out), x.stride(0), size, EPSILON,
+            ADD=False, BLOCK=power_of_two(size),
+        )  # fmt: skip
     return out
 
 
@@ -52,18 +66,10 @@ def add_norm(
     rows, size = x.shape
     total, out = torch.empty_like(x), torch.empty_like(x)
     if rows:
-        norm_kernel[(rows,)](
-            x,
-            add,
-            weight,
-            out,
-            total,
-            x.stride(0),
-            size,
-            EPSILON,
-            ADD=True,
-            BLOCK=power_of_two(size),
-        )
+        _norm(
+            (rows, 1, 1), (x, add, weight, out, total), x.stride(0), size, EPSILON,
+            ADD=True, BLOCK=power_of_two(size),
+        )  # fmt: skip
     return total, out
 
 
@@ -74,9 +80,12 @@ def quantise(x: torch.Tensor, *, column_major: bool) -> tuple[torch.Tensor, torc
 
 
 def silu_mul(x: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up of [T, 2 n], bf16 [T, n]."""
-    gate, up = x.chunk(2, dim=-1)
-    return torch.nn.functional.silu(gate) * up
+    """silu(gate) * up of contiguous [T, 2 n], bf16 [T, n]; silu is rounded first, as in torch."""
+    rows, columns = x.shape[0], x.shape[1] // 2
+    out = x.new_empty((rows, columns), dtype=torch.bfloat16)
+    if rows:
+        _silu_mul((rows, -(-columns // 1024), 1), (x, out), columns, BLOCK=1024)
+    return out
 
 
 def silu_mul_quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,15 +97,15 @@ def silu_mul_quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _cast(
     x: torch.Tensor, rows: int, columns: int, *, gated: bool, column_major: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out = torch.empty(rows, columns, dtype=FP8, device=x.device)
+    out = x.new_empty((rows, columns), dtype=FP8)
     groups = columns // GROUP
     if column_major:
         scales = column_major_scales(rows, groups, x.device)
     else:
-        scales = torch.empty(rows, groups, dtype=torch.float32, device=x.device)
+        scales = x.new_empty((rows, groups), dtype=torch.float32)
     if rows:
-        quantise_kernel[(rows,)](
-            x, out, scales, scales, columns, scales.stride(0), scales.stride(1), 1,
+        _quantise(
+            (rows, 1, 1), (x, out, scales, scales), columns, *scales.stride(), 1,
             GATED=gated, MASKED=False, GROUPS=power_of_two(groups),
         )  # fmt: skip
     return out, scales
@@ -111,25 +120,26 @@ def silu_mul_quantise_masked(
     columns = double // 2
     groups = columns // GROUP
     aligned = -(-rows // 4) * 4
-    out = torch.empty(experts, rows, columns, dtype=FP8, device=x.device)
-    scales = torch.empty(experts, groups, aligned, dtype=torch.float32, device=x.device)
-    quantise_kernel[(experts * rows,)](
-        x, out, scales, counts, columns, 1, aligned, rows,
+    out = x.new_empty((experts, rows, columns), dtype=FP8)
+    scales = x.new_empty((experts, groups, aligned), dtype=torch.float32)
+    _quantise(
+        (experts * rows, 1, 1), (x, out, scales, counts), columns, 1, aligned, rows,
         GATED=True, MASKED=True, GROUPS=power_of_two(groups),
     )  # fmt: skip
     return out, scales.transpose(1, 2)[:, :rows]
 
 
 def rotate(
-    x: torch.Tensor, positions: torch.Tensor, base: float, out: torch.Tensor | None = None
+    query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, base: float
 ) -> torch.Tensor:
-    """Rotary embedding of the last axis of [T, heads, n], halves paired; `out` may be `x`."""
-    rows, heads, size = x.shape
-    if out is None:
-        out = torch.empty(rows, heads, size, dtype=torch.bfloat16, device=x.device)
+    """Rotary embedding of the last axis, halves paired: of query [T, heads, n] in place, and of key
+    [T, n], which is returned anew."""
+    rows, heads, size = query.shape
+    out = key.new_empty((rows, size))
     if rows:
-        rotate_kernel[(rows,)](
-            x, out, positions, x.stride(0), x.stride(1), out.stride(0), out.stride(1), heads, base,
+        _rotate(
+            (rows, 1, 1), (query, key, out, positions),
+            query.stride(0), query.stride(1), key.stride(0), heads, base,
             HEADS=power_of_two(heads), HALF=size // 2,
         )  # fmt: skip
     return out
@@ -139,7 +149,8 @@ def softmax_(x: torch.Tensor, lengths: torch.Tensor, scale: float) -> torch.Tens
     """Softmax in place of [B, heads, n] over the first `lengths` [B] keys; the rest becomes 0."""
     batch, heads, size = x.shape
     if batch:
-        softmax_kernel[(batch * heads,)](x, lengths, size, scale, heads, BLOCK=power_of_two(size))
+        grid = (batch * heads, 1, 1)
+        _softmax(grid, (x, lengths), size, scale, heads, BLOCK=power_of_two(size))
     return x
 
 
@@ -152,8 +163,9 @@ def store_latents(
 ) -> None:
     """Rows [T, c] and [T, r] side by side into cache [sequences, length, c + r]."""
     if latent.shape[0]:
-        store_kernel[(latent.shape[0],)](
-            latent, key, sequence, position, cache, cache.shape[1], latent.shape[1], key.shape[1],
+        _store(
+            (latent.shape[0], 1, 1), (latent, key, sequence, position, cache),
+            cache.shape[1], latent.shape[1], key.shape[1],
             LATENT=power_of_two(latent.shape[1]), KEY=power_of_two(key.shape[1]),
         )  # fmt: skip
 
@@ -173,18 +185,20 @@ def permute(
     column, the expert of each row [rows], and where each (row, slot) went [R, k].
     """
     received, columns = x.shape
-    slots = ids.shape[1]
-    out = torch.empty(rows, columns, dtype=FP8, device=x.device)
+    experts, slots = next_row.shape[0], ids.shape[1]
+    out = x.new_empty((rows, columns), dtype=FP8)
     out_scales = column_major_scales(rows, columns // GROUP, x.device)
-    places = torch.empty(received, slots, dtype=torch.int32, device=x.device)
-    expert_of = torch.empty(rows, dtype=torch.int32, device=x.device)
-    fill_kernel[(starts.shape[0] - 1,)](starts, expert_of, BLOCK=256)
-    if received:
-        permute_kernel[(received,)](
-            x.view(torch.uint8), scales, ids, next_row, out.view(torch.uint8), out_scales, places,
-            columns, out_scales.stride(1), SLOTS=slots, BLOCK=power_of_two(columns),
-            GROUPS=power_of_two(columns // GROUP),
-        )  # fmt: skip
+    places = starts.new_empty((received, slots))
+    expert_of = starts.new_empty(rows)
+    _permute(
+        (experts + received, 1, 1),
+        (
+            x.view(torch.uint8), scales, ids, starts, next_row,
+            out.view(torch.uint8), out_scales, expert_of, places,
+        ),
+        experts, columns, out_scales.stride(1),
+        SLOTS=slots, BLOCK=power_of_two(columns), GROUPS=power_of_two(columns // GROUP), FILL=256,
+    )  # fmt: skip
     return out, out_scales, expert_of, places
 
 
@@ -198,16 +212,16 @@ def weighted_sum(
     received, slots = places.shape
     columns = x.shape[1]
     if out is None:
-        out = torch.empty(received, columns, dtype=torch.bfloat16, device=x.device)
+        out = x.new_empty((received, columns), dtype=torch.bfloat16)
     if received:
-        grid = (received, triton.cdiv(columns, 1024))
-        weighted_sum_kernel[grid](x, places, weights, out, columns, SLOTS=slots, BLOCK=1024)
+        grid = (received, -(-columns // 1024), 1)
+        _weighted_sum(grid, (x, places, weights, out), columns, SLOTS=slots, BLOCK=1024)
     return out
 
 
 def add_three(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     """a + b + c in float32, bf16 out."""
-    out = torch.empty_like(a)
-    if a.numel():
-        add_kernel[(triton.cdiv(a.numel(), 4096),)](a, b, c, out, a.numel(), BLOCK=4096)
+    out, size = torch.empty_like(a), a.numel()
+    if size:
+        _add((-(-size // 4096), 1, 1), (a, b, c, out), size, BLOCK=4096)
     return out

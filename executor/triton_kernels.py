@@ -64,14 +64,33 @@ def quantise_kernel(
 
 
 @triton.jit
+def silu_mul_kernel(x, out, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < columns
+    gate = tl.load(x + row * columns * 2 + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(x + row * columns * 2 + columns + at, mask=inside, other=0.0).to(tl.float32)
+    gate = (gate / (1.0 + tl.exp(-gate))).to(tl.bfloat16).to(tl.float32)
+    tl.store(out + row * columns + at, (gate * up).to(tl.bfloat16), mask=inside)
+
+
+@triton.jit
+def _rotated(place, to, inside, cos, sin, HALF: tl.constexpr):
+    first = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(place + HALF, mask=inside, other=0.0).to(tl.float32)
+    tl.store(to, (first * cos - second * sin).to(tl.bfloat16), mask=inside)
+    tl.store(to + HALF, (first * sin + second * cos).to(tl.bfloat16), mask=inside)
+
+
+@triton.jit
 def rotate_kernel(
-    x,
+    query,
+    key,
     out,
     positions,
     stride,
     head_stride,
-    out_stride,
-    out_head_stride,
+    key_stride,
     heads,
     base,
     HEADS: tl.constexpr,
@@ -80,16 +99,13 @@ def rotate_kernel(
     row = tl.program_id(0).to(tl.int64)
     head = tl.arange(0, HEADS)
     at = tl.arange(0, HALF)
-    inside = (head < heads)[:, None] & (at >= 0)[None, :]
     position = tl.load(positions + row).to(tl.float32)
     angle = position * tl.exp(-tl.log(base) * at.to(tl.float32) / HALF)
-    cos, sin = tl.cos(angle)[None, :], tl.sin(angle)[None, :]
-    place = x + row * stride + head[:, None] * head_stride + at[None, :]
-    first = tl.load(place, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(place + HALF, mask=inside, other=0.0).to(tl.float32)
-    to = out + row * out_stride + head[:, None] * out_head_stride + at[None, :]
-    tl.store(to, (first * cos - second * sin).to(tl.bfloat16), mask=inside)
-    tl.store(to + HALF, (first * sin + second * cos).to(tl.bfloat16), mask=inside)
+    cos, sin = tl.cos(angle), tl.sin(angle)
+    inside = (head < heads)[:, None] & (at >= 0)[None, :]
+    place = query + row * stride + head[:, None] * head_stride + at[None, :]
+    _rotated(place, place, inside, cos[None, :], sin[None, :], HALF)
+    _rotated(key + row * key_stride + at, out + row * 2 * HALF + at, at >= 0, cos, sin, HALF)
 
 
 @triton.jit
@@ -104,45 +120,47 @@ def softmax_kernel(x, lengths, stride, scale, heads, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def fill_kernel(starts, rows_of, BLOCK: tl.constexpr):
-    expert = tl.program_id(0)
-    first = tl.load(starts + expert)
-    last = tl.load(starts + expert + 1)
-    for at in range(first, last, BLOCK):
-        place = at + tl.arange(0, BLOCK)
-        tl.store(rows_of + place, tl.zeros([BLOCK], tl.int32) + expert, mask=place < last)
-
-
-@triton.jit
 def permute_kernel(
     x,
     scales,
     ids,
+    starts,
     next_row,
     out,
     out_scales,
+    expert_of,
     places,
+    experts,
     columns,
     out_stride,
     SLOTS: tl.constexpr,
     BLOCK: tl.constexpr,
     GROUPS: tl.constexpr,
+    FILL: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
-    groups = columns // 128
-    at = tl.arange(0, BLOCK)
-    group = tl.arange(0, GROUPS)
-    value = tl.load(x + row * columns + at, mask=at < columns, other=0)
-    scale = tl.load(scales + row * groups + group, mask=group < groups, other=0.0)
-    for slot in range(SLOTS):
-        expert = tl.load(ids + row * SLOTS + slot).to(tl.int32)
-        if expert >= 0:
-            to = tl.atomic_add(next_row + expert, 1).to(tl.int64)
-            tl.store(places + row * SLOTS + slot, to.to(tl.int32))
-            tl.store(out + to * columns + at, value, mask=at < columns)
-            tl.store(out_scales + to + group * out_stride, scale, mask=group < groups)
-        else:
-            tl.store(places + row * SLOTS + slot, -1)
+    """The first `experts` programs fill `expert_of`; each of the others moves a row."""
+    program = tl.program_id(0)
+    if program < experts:
+        last = tl.load(starts + program + 1)
+        for first in range(tl.load(starts + program), last, FILL):
+            filled = first + tl.arange(0, FILL)
+            tl.store(expert_of + filled, tl.zeros([FILL], tl.int32) + program, mask=filled < last)
+    else:
+        row = (program - experts).to(tl.int64)
+        groups = columns // 128
+        at = tl.arange(0, BLOCK)
+        group = tl.arange(0, GROUPS)
+        value = tl.load(x + row * columns + at, mask=at < columns, other=0)
+        scale = tl.load(scales + row * groups + group, mask=group < groups, other=0.0)
+        for slot in range(SLOTS):
+            expert = tl.load(ids + row * SLOTS + slot).to(tl.int32)
+            if expert >= 0:
+                to = tl.atomic_add(next_row + expert, 1).to(tl.int64)
+                tl.store(places + row * SLOTS + slot, to.to(tl.int32))
+                tl.store(out + to * columns + at, value, mask=at < columns)
+                tl.store(out_scales + to + group * out_stride, scale, mask=group < groups)
+            else:
+                tl.store(places + row * SLOTS + slot, -1)
 
 
 @triton.jit

@@ -7,6 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
+from executor.kernels.kept import Kept
+
 
 @triton.jit
 def _top_k_kernel(
@@ -65,6 +67,9 @@ def _top_k_kernel(
     tl.store(weights + token * width + slot, weight * factor, mask=slot < width)
 
 
+_top_k = Kept(_top_k_kernel, num_warps=4)
+
+
 def top_k(
     logits: torch.Tensor,
     k: int,
@@ -81,14 +86,14 @@ def top_k(
     same, but the weights [T, n] are theirs: 0 for -1, and an id beyond the experts is a copy of one."""
     tokens, experts = logits.shape
     slots = 0 if given is None else given.shape[1]
-    ids = torch.empty(tokens, k, dtype=torch.int64, device=logits.device)
-    weights = torch.empty(tokens, slots or k, dtype=torch.float32, device=logits.device)
+    ids = logits.new_empty((tokens, k), dtype=torch.int64)
+    weights = logits.new_empty((tokens, slots or k), dtype=torch.float32)
     if tokens:
-        _top_k_kernel[(tokens,)](
-            logits, ids, weights, ids if given is None else given, experts, factor,
+        _top_k(
+            (tokens, 1, 1), (logits, ids, weights, ids if given is None else given), experts, factor,
             SIGMOID=sigmoid, NORMALISE=normalise, GROUPS=groups, KEPT=kept_groups, TOP_K=k,
             SLOTS=1 << (max(k, slots) - 1).bit_length(),
-            BLOCK=1 << (experts // groups - 1).bit_length(), GIVEN=slots, num_warps=4,
+            BLOCK=1 << (experts // groups - 1).bit_length(), GIVEN=slots,
         )  # fmt: skip
     return ids, weights
 

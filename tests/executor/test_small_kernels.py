@@ -42,6 +42,8 @@ for column_major in (False, True):
 
 double = torch.randn(6, 512).bfloat16()
 gate, up = double.double().chunk(2, -1)
+plain = torch.nn.functional.silu(double[:, :256]) * double[:, 256:]
+near(k.silu_mul(double), plain, 1e-2)
 near(back(*k.silu_mul_quantise(double)), torch.nn.functional.silu(gate) * up, 7e-2)
 masked, scales = k.silu_mul_quantise_masked(double.view(2, 3, 512), torch.tensor([2, 3], dtype=torch.int32))
 expected = (torch.nn.functional.silu(gate) * up).view(2, 3, 256)
@@ -50,9 +52,15 @@ near(back(masked, scales)[1], expected[1], 7e-2)
 
 q = torch.randn(4, 3, 16).bfloat16()
 positions = torch.tensor([0, 3, 7, 100])
-near(k.rotate(q, positions, 10000.0), rotate(q.double(), positions), 1e-2)
-wide = torch.randn(4, 3, 24).bfloat16()
-near(k.rotate(wide[..., 8:], positions, 10000.0), rotate(wide[..., 8:].double(), positions), 1e-2)
+wide, joint = torch.randn(4, 3, 24).bfloat16(), torch.randn(4, 40).bfloat16()
+for query, key in ((q, joint[:, :16].contiguous()), (wide[..., 8:], joint[:, 24:])):
+    before = query.double()
+    turned = k.rotate(query, key, positions, 10000.0)
+    near(query, rotate(before, positions), 1e-2)
+    near(turned, rotate(key.double().unsqueeze(1), positions).squeeze(1), 1e-2)
+untouched = wide.clone()
+k.rotate(wide[..., 8:], joint[:, 24:], positions, 10000.0)
+assert torch.equal(wide[..., :8], untouched[..., :8])
 
 scores = torch.randn(2, 3, 12).bfloat16()
 expected = torch.zeros(2, 3, 12)

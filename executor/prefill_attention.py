@@ -1,0 +1,125 @@
+"""Plain causal attention of a prefill by torch, sequences of one shape together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch.backends import cuda
+from torch.nn import functional
+
+from executor import small_kernels as small
+from executor.layer_state import Piece
+from executor.production_state import ProductionState
+from schedules.program import Op
+
+
+@dataclass(frozen=True)
+class Group:
+    """`count` sequences with `length` new tokens each. One with `start` cached tokens before them is
+    alone; `mask` [length, start + length] is added to its scores."""
+
+    sequence: int
+    count: int
+    length: int
+    start: int
+    mask: torch.Tensor | None
+
+    @property
+    def rows(self) -> int:
+        """New tokens of all."""
+        return self.count * self.length
+
+
+def groups_of(pieces: Sequence[Piece], device: torch.device) -> tuple[Group, ...]:
+    """All pieces in order; those of one shape share a mask."""
+    masks: dict[tuple[int, int], torch.Tensor] = {}
+    groups = []
+    for (length, start), group in groupby(pieces, key=lambda piece: (piece.length, piece.start)):
+        alike = list(group)
+        if not start:
+            groups.append(Group(alike[0].sequence, len(alike), length, 0, None))
+            continue
+        if (length, start) not in masks:
+            masks[length, start] = later_keys(length, start, device)
+        mask = masks[length, start]
+        groups += [Group(piece.sequence, 1, length, start, mask) for piece in alike]
+    return tuple(groups)
+
+
+def later_keys(length: int, start: int, device: torch.device) -> torch.Tensor:
+    """bf16 [length, start + length]: -inf where a key comes after the query, else 0. Torch makes the
+    same of a boolean mask at every call."""
+    mask = torch.full((length, start + length), float("-inf"), dtype=torch.bfloat16, device=device)
+    return mask.triu_(start + 1)
+
+
+def plain_attention(
+    state: ProductionState, op: Op, q: torch.Tensor, kv: torch.Tensor, k_rope: torch.Tensor
+) -> torch.Tensor:
+    """[T, heads, v] of queries [T, heads * qk], keys and values [T, heads * (nope + v)] and rotated
+    keys [T, rope]; the queries are the last of each sequence's keys."""
+    att = state.model.attention
+    name = f"groups of {op.child}"
+    if name not in state.kept:
+        state.kept[name] = groups_of(state.of(op).part.pieces, q.device)
+    groups: tuple[Group, ...] = state.kept[name]
+    if not groups:
+        return q.new_zeros(0, att.num_heads, att.v_head_dim)
+    rows = [group.rows for group in groups]
+    split = zip(groups, *(x.split_with_sizes(rows) for x in (q, kv, k_rope)), strict=True)
+    with _without_efficient():
+        parts = [_attended(state, op, *group) for group in split]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attended(
+    state: ProductionState,
+    op: Op,
+    group: Group,
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    k_rope: torch.Tensor,
+) -> torch.Tensor:
+    att = state.model.attention
+    heads, count = att.num_heads, group.count
+    if group.start:
+        kv, k_rope = _with_cached(state, op, group, kv, k_rope)
+    nope, values = kv.view(
+        count, -1, heads, att.qk_nope_head_dim + att.v_head_dim
+    ).split_with_sizes((att.qk_nope_head_dim, att.v_head_dim), dim=-1)
+    roped = k_rope.view(count, -1, 1, att.qk_rope_head_dim).expand(-1, -1, heads, -1)
+    keys = torch.cat((nope, roped), dim=-1)
+    out = functional.scaled_dot_product_attention(
+        q.view(count, group.length, heads, -1).transpose(1, 2),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
+        attn_mask=group.mask,
+        is_causal=group.mask is None,
+    )
+    return out.transpose(1, 2).flatten(0, 1)
+
+
+def _with_cached(
+    state: ProductionState, op: Op, group: Group, kv: torch.Tensor, k_rope: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values, and rotated keys, of one sequence behind those of its cached tokens."""
+    cached = state.cache[op.layer][group.sequence, : group.start]
+    latent, roped = cached.split_with_sizes((cached.shape[1] - k_rope.shape[1], k_rope.shape[1]), 1)
+    packed = small.quantise(latent, column_major=True)
+    old = state.gemm.dense(packed, state.weights.linear["kv_b"], op.grid.enforced_budget)
+    return torch.cat((old, kv)), torch.cat((roped, k_rope))
+
+
+@contextmanager
+def _without_efficient() -> Iterator[None]:
+    """Torch's choice among cuDNN's attention, Flash and the plain one."""
+    enabled = cuda.mem_efficient_sdp_enabled()
+    cuda.enable_mem_efficient_sdp(False)
+    try:
+        yield
+    finally:
+        cuda.enable_mem_efficient_sdp(enabled)
