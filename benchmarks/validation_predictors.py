@@ -5,9 +5,11 @@ from __future__ import annotations
 from benchmarks.validation_cases import Group
 from models.machine import Machine
 from models.work import EXCHANGE_KINDS, Work
+from moe_overlap.gated import predicted
 from moe_overlap.uncertain import Prediction, prediction
 from schedules.program import Program
 from schedules.timeline import Timeline
+from simulator.load import as_loaded
 
 BF16_TFLOPS, FP8_TFLOPS, HBM_GBPS, NVLINK_GBPS = 989.0, 1979.0, 4800.0, 450.0
 
@@ -19,8 +21,11 @@ def by_engine(group: Group, schedule: str, machine: Machine) -> tuple[Prediction
 
 def by_plain(group: Group, schedule: str, machine: Machine) -> dict[str, float]:
     """ns by `sum`, `max`, `SM share` and `roofline`. A schedule that overlaps nothing is a sum for all
-    of them; of one that does, compute and communication run at the same time."""
+    of them; of one that does, compute and communication run at the same time. Kernels take what they take
+    in sequence, one after the other."""
     program = group.on(machine).program(schedule)
+    sequence = group.on(machine).program("sequential")
+    machine = as_loaded(sequence, machine, predicted(sequence, machine))
     overlapped = schedule in group.overlapped
     sums = [_sums(program, machine, rank) for rank in program.ranks]
     compute, communication = (max(pair[i] for pair in sums) for i in range(2))

@@ -25,6 +25,7 @@ from schedules.merit.critical_path import HOST
 from schedules.program import Op, Program
 from schedules.timeline import Span, Timeline
 from simulator.bands import band
+from simulator.load import as_loaded
 
 PHASE_SEEDS = range(4)
 IN_PHASE = (1.0, 1.0)
@@ -98,6 +99,7 @@ def patterns(
     """Least and most ns, 0 among them, that an ensemble adds to a makespan whose ranks start up to
     `skew_ns` apart, beyond what its moved costs add in proportion."""
     chosen = tuple(seeds)
+    machine = as_loaded(program, machine, in_phase)
     spread = band(
         program,
         machine,

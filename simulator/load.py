@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from statistics import fmean
 
 from models.machine import Machine
@@ -17,15 +17,7 @@ _GATE = "spin"
 
 def settled(program: Program, machine: Machine, run: Callable[[Machine], Timeline]) -> Timeline:
     """The timeline of `run` on the machine under the load that the timeline itself has."""
-    law = machine.power
-    if law is None:
-        return run(machine)
-    bound = {
-        op.name
-        for cls in program.classes
-        for op in cls.ops
-        if law.gain(op.work) is not None or (op.exchange is None and law.bound(op.work))
-    }
+    bound = bound_ops(program, machine)
     if not bound:
         return run(under_load(machine, 0.0))
     load = GUESS
@@ -38,10 +30,23 @@ def settled(program: Program, machine: Machine, run: Callable[[Machine], Timelin
     return timeline
 
 
-def load_of(timeline: Timeline, bound: Iterable[str]) -> float:
+def as_loaded(program: Program, machine: Machine, timeline: Timeline) -> Machine:
+    """The machine under the load of this timeline of the program, whatever else runs on it."""
+    return under_load(machine, load_of(timeline, bound_ops(program, machine)))
+
+
+def bound_ops(program: Program, machine: Machine) -> frozenset[str]:
+    """Names of the ops that are bound by arithmetic, where that decides anything."""
+    law = machine.power
+    if law is None:
+        return frozenset()
+    ops = (op for cls in program.classes for op in cls.ops)
+    return frozenset(op.name for op in ops if law.bound(op.work))
+
+
+def load_of(timeline: Timeline, bound: Collection[str]) -> float:
     """The share of the time, after the ranks' gates, in which one of the ops `bound` runs; mean of the
     ranks."""
-    bound = frozenset(bound)
     loads = []
     for rank in {span.rank for span in timeline.spans}:
         spans = [s for s in timeline.spans if s.rank == rank and s.kind != _GATE]
