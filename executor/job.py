@@ -19,6 +19,8 @@ KernelsName = Literal["recording", "reference", "production", "triton"]
 KERNEL_SETS: tuple[KernelsName, ...] = ("recording", "reference", "production", "triton")
 GpuSet = Literal["production", "triton"]
 ON_GPU: tuple[GpuSet, ...] = ("production", "triton")
+# What timelines of the sets that time nothing name as their machine.
+RECORDING, REFERENCE = "recording", "reference (cpu)"
 # Streams sleep for so long after all ranks have met, while the host launches ahead.
 GATE_NS = 1_000_000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from executor.job import RECORDING
 from executor.kernel_set import ExecutorError
 from schedules.program import Op, Program, RegionKind
 from schedules.timeline import Span
@@ -29,7 +30,7 @@ class Recording:
     @property
     def machine(self) -> str:
         """No machine at all."""
-        return "recording"
+        return RECORDING
 
     @property
     def clock_error_ns(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from executor.emulator import Emulator, Order, Starved
+from executor.job import REFERENCE
 from executor.kernel_set import MissingKernel, PeerLost, kernel_name
 from executor.transport import Message, Transport
 from schedules.program import Exchange, Op, Program, RegionKind
@@ -211,7 +212,7 @@ class Reference:
     @property
     def machine(self) -> str:
         """The CPU, emulating streams."""
-        return "reference (cpu)"
+        return REFERENCE
 
     @property
     def clock_error_ns(self) -> int:

@@ -143,7 +143,9 @@ def document(schedule: str, measured: Measured) -> dict[str, Any]:
     """The result as JSON: microseconds of the repeats (null where nothing was timed: a checked or a
     recorded run), the error where it was checked, the facts."""
     times = sorted(measured.makespans_ns)
-    timed = measured.error is None and measured.timeline.machine != "recording"
+    from executor.job import RECORDING
+
+    timed = measured.error is None and measured.timeline.machine != RECORDING
     return {
         "schema": 1,
         "schedule": schedule,
@@ -164,9 +166,11 @@ def document(schedule: str, measured: Measured) -> dict[str, Any]:
 
 def summary(schedule: str, measured: Measured, output: object) -> str:
     """One line for the terminal."""
+    from executor.job import RECORDING
+
     if measured.error is not None:
         text = f"{schedule}: output differs from the plain model by {measured.error:.2g} (relative)"
-    elif measured.timeline.machine == "recording":
+    elif measured.timeline.machine == RECORDING:
         text = f"{schedule}: {len(measured.timeline.spans)} ops recorded, nothing was run"
     else:
         times = sorted(measured.makespans_ns)

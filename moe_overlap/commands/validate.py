@@ -188,6 +188,7 @@ def _runnable(resolved: Resolved, allow_refused: bool) -> list[str]:
 
 
 def _given(names: list[str], files: list[Path]) -> Runs:
+    from executor.job import RECORDING, REFERENCE
     from models.errors import InputError
     from schedules.files import load_timeline
 
@@ -202,6 +203,11 @@ def _given(names: list[str], files: list[Path]) -> Runs:
     for file, timeline in zip(files, timelines, strict=True):
         if timeline.origin != "measured":
             raise Refused(f"--measured: {file}: is {timeline.origin}; allowed: what `run -o` wrote")
+        if timeline.machine in (RECORDING, REFERENCE):
+            raise Refused(
+                f"--measured: {file}: is of the {timeline.machine} kernels, which time nothing; "
+                "allowed: what `run -o` wrote with --kernels production or triton"
+            )
     return {
         name: (timeline, (timeline.makespan_ns,))
         for name, timeline in zip(names, timelines, strict=True)

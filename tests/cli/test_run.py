@@ -31,9 +31,18 @@ def test_a_recording_lists_every_op_of_every_rank(run: Run, tmp_path: Path) -> N
     assert per_rank[0] == per_rank[1] > 100
 
 
+def measured_file(run: Run, target: Path, schedule: str, *settings: str) -> None:
+    """What `run -o` writes on a GPU: the recording's file, under the name of one."""
+    words = ("run", "tiny", "-s", schedule, "--kernels", "recording", "-o", str(target))
+    done = run(*words, *settings)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(target.read_text()) | {"machine": "NVIDIA H200"}
+    target.write_text(json.dumps(document))
+
+
 def test_an_earlier_measurement_is_validated_without_running(run: Run, tmp_path: Path) -> None:
     target, page = tmp_path / "recorded.json", tmp_path / "page.html"
-    run("run", "tiny", "-s", "tbo", "--kernels", "recording", "-o", str(target))
+    measured_file(run, target, "tbo")
     words = ("validate", "tiny", "-s", "tbo", "--measured", str(target))
     done = run(*words, "-o", str(page), "--json")
     assert done.returncode == 0, done.stderr
@@ -45,7 +54,7 @@ def test_an_earlier_measurement_is_validated_without_running(run: Run, tmp_path:
 def test_predicted_and_measured_become_one_trace(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("perfetto")
     recorded, trace = tmp_path / "recorded.json", tmp_path / "both.pftrace"
-    run("run", "tiny", "-s", "tbo", "--kernels", "recording", "-o", str(recorded))
+    measured_file(run, recorded, "tbo")
     done = run("validate", "tiny", "-s", "tbo", "--measured", str(recorded), "-o", str(trace))
     assert done.returncode == 0, done.stderr
     assert b"tbo, predicted" in trace.read_bytes()
@@ -57,7 +66,7 @@ def test_a_probe_in_the_file_is_the_host_of_the_prediction(run: Run, tmp_path: P
     launching on by at most twice: the gate lets the host get ahead first."""
     target, page = tmp_path / "recorded.json", tmp_path / "page.html"
     eager = ("--set", "runtime.launch=eager", "--set", "hardware=h200-2x-nvlink-measured")
-    run("run", "tiny", "-s", "baseline", "--kernels", "recording", "-o", str(target), *eager)
+    measured_file(run, target, "baseline", *eager)
     words = ("validate", "tiny", "-s", "baseline", "--measured", str(target), *eager)
     told = run(*words)
     assert "baseline: the profile's own host: no probe of it stands" in told.stdout, told.stderr
@@ -87,6 +96,31 @@ def test_a_probe_in_the_file_is_the_host_of_the_prediction(run: Run, tmp_path: P
     assert "measured, profile" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("kernels", "named"),
+    [
+        ("recording", "recording"),
+        pytest.param(
+            "reference",
+            "reference (cpu)",
+            marks=[needs_torch, pytest.mark.torch, pytest.mark.slow],
+        ),
+    ],
+)
+def test_a_stand_in_for_gpus_is_no_measurement(
+    run: Run, tmp_path: Path, kernels: str, named: str
+) -> None:
+    target = tmp_path / "stood-in.json"
+    ran = run("run", "tiny", "-s", "tbo", "--kernels", kernels, "--layers", "1", "-o", str(target))
+    assert ran.returncode == 0, ran.stderr
+    done = run("validate", "tiny", "-s", "tbo", "--measured", str(target))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"error: --measured: {target}: is of the {named} kernels, which time nothing; "
+        "allowed: what `run -o` wrote with --kernels production or triton\n"
+    )
+
+
 def test_as_many_files_as_schedules(run: Run) -> None:
     done = run("validate", "tiny", "-s", "tbo", "-s", "baseline", "--measured", "one.json")
     assert done.returncode == 1 and "one for each of 2 schedules" in done.stderr
@@ -94,7 +128,7 @@ def test_as_many_files_as_schedules(run: Run) -> None:
 
 def test_a_file_that_is_absent_or_of_another_schedule_is_named(run: Run, tmp_path: Path) -> None:
     recorded, absent = tmp_path / "recorded.json", tmp_path / "absent.json"
-    run("run", "tiny", "-s", "tbo", "--kernels", "recording", "-o", str(recorded))
+    measured_file(run, recorded, "tbo")
     done = run("validate", "tiny", "-s", "baseline", "--measured", str(recorded))
     assert done.returncode == 1 and "'tbo' is not usable; allowed: baseline" in done.stderr
     done = run("validate", "tiny", "-s", "baseline", "--measured", str(absent))
