@@ -17,8 +17,8 @@ from moe_overlap.commands.arguments import (
     check_settings,
 )
 from moe_overlap.commands.run import LayersOption, RepeatsOption
-from moe_overlap.commands.view import PERFETTO
 from moe_overlap.errors import Refused
+from moe_overlap.formats import PAGES, PERFETTO
 
 if TYPE_CHECKING:
     from moe_overlap.uncertain import Prediction
@@ -85,9 +85,9 @@ def validate(
 
     wanted = _host_choice(host)
     resolved = _resolved(scenario, check_settings(settings), profile, other_gpu)
-    tell(resolved.idle_keys())
+    tell(resolved.notes())
     if output is not None:
-        check_writable(output)
+        check_writable(output, (*PAGES, *PERFETTO))
     names = schedules or _runnable(resolved, allow_refused)
     if not names:
         raise Refused(

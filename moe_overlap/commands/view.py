@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moe_overlap.commands.arguments import OutputOption
-from moe_overlap.formats import PERFETTO as PERFETTO
 from moe_overlap.formats import PICTURES, write_pictures
 
 if TYPE_CHECKING:

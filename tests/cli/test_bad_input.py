@@ -130,9 +130,10 @@ def test_what_cannot_be_written_is_told_before_any_work(
             ("x.pdf", "x.JSON", "x", "x.json.gz"),
             ".json, .html, .htm, .png, .pftrace",
         ),
+        (*LONG_WORK[3], ("x.json", "x.png", "x"), ".html, .htm, .pftrace, .perfetto-trace"),
         (*LONG_WORK[4], ("x.html", "x.pftrace", "x"), ".json"),
     ],
-    ids=["simulate", "run"],
+    ids=["simulate", "validate", "run"],
 )
 def test_an_ending_that_names_no_format_is_refused_before_any_work(
     run: Run,
