@@ -28,7 +28,7 @@ from models.calibrated_kernels import (
 )
 from models.calibrated_power import power_section
 from models.calibration_records import Records
-from models.costs import peaks_of
+from models.costs import ProfileCosts, peaks_of
 from models.drift import drifts
 from models.errors import InputError
 from models.fit import Timed, fit_form
@@ -37,7 +37,7 @@ from models.kernel_launches import launches_of
 from models.machine import Costs
 from models.measured import MeasuredPoint, write_points
 from models.point_costs import PointCosts
-from models.profile import POINTS_SUFFIX, library_machines, load_machine, load_profile
+from models.profile import POINTS_SUFFIX, library_machines, load_profile
 from models.profile_schema import GapsSection, ProfileFile
 from models.work import EXCHANGE_KINDS, Grid
 
@@ -72,16 +72,14 @@ def calibrated(
     earlier ones is measured again."""
     if not records.points:
         raise ValueError("a calibration without a single point makes no profile")
-    profile, _ = load_profile(base)
+    # Records of before there was another set do not name theirs.
+    launches = launches_of(str(records.machine.get("kernels", "production")), source)
+    profile, tables = load_profile(base)
+    profile = _launching(profile, launches)
     content: dict[str, Any] = {"base": base, "name": name, "source": source}
-    gpu = records.machine.get("gpu")
-    if gpu:
-        content["gpu"] = {"device": str(gpu)}
     _add_figures(content, records, source)
     add_footprints(content, records, profile)
-    # Records of before there was another set do not name theirs.
-    kernel_set = str(records.machine.get("kernels", "production"))
-    for kind, launch in launches_of(kernel_set, source).items():
+    for kind, launch in launches.items():
         content.setdefault("kernels", {}).setdefault(kind, {}).update(launch)
     add_kinds(content, records.holds, profile)
     add_signals(content, records.signals)
@@ -90,7 +88,7 @@ def calibrated(
     content["interference"] = interference_section(records, source)
     if records.power is not None:
         content["power"] = power_section(records.power, source)
-    below = load_machine(base).costs
+    below = ProfileCosts(profile, tables)
     kernels = held_out_kernels(records.points, below, profile)
     points_file = f"{name}{POINTS_SUFFIX}"
     content["points"] = {
@@ -110,6 +108,15 @@ def calibrated(
     )
 
 
+def _launching(profile: ProfileFile, launches: Mapping[str, Mapping[str, Any]]) -> ProfileFile:
+    """The profile with its kernels launched as a kernel set launches them."""
+    kernels = profile.kernels | {
+        kind: profile.kernels[kind].model_copy(update=dict(launch))
+        for kind, launch in launches.items()
+    }
+    return profile.model_copy(update={"kernels": kernels})
+
+
 def base_profile(device: str, ranks: int) -> str:
     """The library profile for a GPU that CUDA calls `device`, with at least `ranks` GPUs a node and as
     few as there are; InputError without one."""
@@ -127,6 +134,9 @@ def base_profile(device: str, ranks: int) -> str:
 
 
 def _add_figures(content: dict[str, Any], records: Records, source: str) -> None:
+    gpu = records.machine.get("gpu")
+    if gpu:
+        content["gpu"] = {"device": str(gpu)}
     if records.gaps_ns:
         known = GapsSection.model_fields
         gaps = {name: ns for name, ns in records.gaps_ns.items() if name in known}

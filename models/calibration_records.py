@@ -106,11 +106,7 @@ def sorted_out(
             ) from error
         reasons.update(record.get("throttled", ()))
         result.others |= bool(record.get("others"))
-    result.footprints = {
-        kind: _footprint(longest)
-        for kind, launches in launched.items()
-        if (longest := _longest(launches)) is not None
-    }
+    result.footprints = _footprints(launched)
     takes = timed.takes()
     result.power = fit_power(takes, sheet) if sheet is not None else None
     result.points = _points(takes, result.power)
@@ -122,6 +118,15 @@ def sorted_out(
         result.gaps_ns = seen_by_profiler(result.gaps_ns, median(trace_gaps))
     result.throttled = tuple(sorted(reasons))
     return result
+
+
+def _footprints(launched: Mapping[str, list[Mapping[str, Any]]]) -> dict[str, dict[str, int]]:
+    """By kind of work what its longest launch took of an SM."""
+    return {
+        kind: _footprint(longest)
+        for kind, launches in launched.items()
+        if (longest := _longest(launches)) is not None
+    }
 
 
 def machine_record(record: Mapping[str, Any]) -> dict[str, Any]:
