@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from models.costs import ProfileCosts
 from models.counts import elementwise, gemm
-from models.deployment import Deployment, LayerKernels
+from models.deployment import Batch, Deployment, LayerKernels
 from models.errors import InputError
 from models.layer import layer_kernels
 from models.machine import Machine
-from models.profile import library_machines, load_machine
+from models.profile import library_machines, load_machine, load_profile
 from models.work import Grid, Work, work
 from tests.models.layer_cases import decode, deployment, kernel, prefill, spread
 
@@ -292,3 +293,29 @@ def test_attention_without_data_is_labelled_and_not_refused(h200: Machine) -> No
     core = kernel(layer, "attn")
     cost = h200.costs.alone(core.work, core.grid, 132)
     assert (cost.label, cost.rel_error >= 0.4) == ("roofline", True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "batch"), [("low_latency", decode(8, 96, 4000)), ("normal", prefill(8, 1, 2048))]
+)
+def test_without_tables_no_kernel_is_slower_on_a_gpu_with_more_of_anything(
+    h200: Machine, mode: str, batch: Batch
+) -> None:
+    """Over tables this need not hold (docs/limits.md): they are times of the GPU that was measured."""
+    profile, _ = load_profile("h200-8x-ib")
+    more = {
+        "hbm_gbps": 2 * profile.gpu.hbm_gbps,
+        "peak_tflops": {dtype: 2 * peak for dtype, peak in profile.gpu.peak_tflops.items()},
+    }
+    before = ProfileCosts(profile, {})
+    for name, value in more.items():
+        gpu = profile.gpu.model_copy(update={name: value})
+        after = ProfileCosts(profile.model_copy(update={"gpu": gpu}), {})
+        base = on(h200, deployment(mode=mode))
+        layer = layer_kernels(base, batch, spread(8, batch.tokens[0]), 0)
+        sizes = [one for group in layer.groups.values() for one in group if one.exchange is None]
+        times = [
+            [costs.alone(one.work, one.grid, 132).ns for one in sizes] for costs in (before, after)
+        ]
+        assert len(sizes) > 10 and all(b <= a for a, b in zip(*times, strict=True))
+        assert sum(times[1]) < sum(times[0])
