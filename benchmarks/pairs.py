@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from math import hypot
 from pathlib import Path
 from statistics import mean
@@ -43,6 +43,7 @@ from schedules.merit import critical_path
 from schedules.program import Op
 from schedules.timeline import Timeline
 from simulator import simulate
+from simulator.load import as_loaded
 
 DATA = Path(__file__).with_name("data")
 # What was learnt from the comparison, kept apart from what is computed.
@@ -72,16 +73,25 @@ def predictions(
         for entry in measured
         if "ranks" in entry
     }
-    return [predict(pair, machine, made.get(pair.name)) for pair in wanted]
+    records, bands = [], dict[tuple[Pair, tuple[int, int]], dict[str, Any]]()
+    for pair in wanted:
+        record = predict(pair, machine, made.get(pair.name))
+        if not pair.capped:
+            in_step, counts = replace(pair, offset=0.0), record["counts"]
+            if (in_step, counts) not in bands:
+                bands[in_step, counts] = bands_of(in_step, machine, counts)
+            record |= bands[in_step, counts]
+        records.append(record)
+    return records
 
 
 def predict(pair: Pair, machine: Machine, made: Calls | None = None) -> dict[str, Any]:
-    """The record of one pair; ValueError when the loops do not cover each other."""
+    """The record of one pair, without bands; ValueError when the loops do not cover each other."""
     parts, timed = parts_of(pair, machine), gate_machine(machine)
     counts, late = made or (call_counts(pair, parts, machine), late_ns(pair, parts, machine))
     program = loops(pair, parts, counts, late)
     beside = simulate(program, timed, fold=False, counters=False)
-    found: dict[str, Any] = {
+    return {
         "pair": pair.name,
         "family": pair.compute.family,
         "exchange": pair.exchange,
@@ -105,10 +115,6 @@ def predict(pair: Pair, machine: Machine, made: Calls | None = None) -> dict[str
         },
         "makespan_ns": makespan_ns(beside),
     }
-    if not pair.capped:
-        found["band_ns"] = _band_ns(pair, parts, counts, timed)
-        found["bands_ns"] = _bands_ns(pair, parts, counts, timed, found["beside"])
-    return found
 
 
 def _alone(pair: Pair, parts: Parts, timed: Machine, counts: tuple[int, int]) -> Timeline:
@@ -160,42 +166,27 @@ def makespan_ns(timeline: Timeline) -> int:
     return timeline.makespan_ns - max(gates)
 
 
-def _band_ns(
-    pair: Pair, parts: Parts, counts: tuple[int, int], timed: Machine
-) -> tuple[float, float]:
-    """Least and most makespan: the patterns of an ensemble whose ranks are up to one compute kernel out of
-    step, in either order, and what the costs and slowdowns on the critical path leave open. It knows
-    nothing of the pair's own offset."""
-    program, skew_ns = loops(pair, parts, counts), alone_ns(parts.compute, timed)
+def bands_of(pair: Pair, machine: Machine, counts: tuple[int, int]) -> dict[str, Any]:
+    """Bands of loops that wait for each other, from an ensemble whose ranks are up to one compute kernel
+    out of step, in either order; they know nothing of the pair's own offset. `band_ns` is of the makespan,
+    `bands_ns` of one call of each loop: the least and the most of any member."""
+    parts, timed = parts_of(pair, machine), gate_machine(machine)
+    program, skew_ns = loops(pair, parts, counts), alone_ns(parts.compute, machine)
     in_step = simulate(program, timed, fold=False, counters=False)
+    timelines, loaded = [in_step], as_loaded(program, timed, in_step)
+    for seed in SEEDS:
+        member = moved(loaded, Draw(seed))
+        timelines.append(
+            simulate(program, member, fold=False, skew_ns=skew_ns, seed=seed, counters=False)
+        )
+    calls = {}
+    for which, name in enumerate(("compute", "exchange")):
+        times = [loop_period(pair, timeline, which)["mean_ns"] for timeline in timelines]
+        calls[name] = (min(times), max(times))
     low, high = patterns(program, timed, in_step, skew_ns, SEEDS)
     noise = hypot(*doubts_of(program, timed, in_step, critical_path(in_step)).values())
     ns = makespan_ns(in_step)
-    return ns + low - noise, ns + high + noise
-
-
-def _bands_ns(
-    pair: Pair, parts: Parts, counts: tuple[int, int], timed: Machine, beside: Mapping[str, Any]
-) -> dict[str, tuple[float, float]]:
-    """The same for one call of each loop: what any member of the ensemble takes."""
-    program, skew_ns = loops(pair, parts, counts), alone_ns(parts.compute, timed)
-    timelines = [
-        simulate(
-            program,
-            moved(timed, Draw(seed)),
-            fold=False,
-            skew_ns=skew_ns,
-            seed=seed,
-            counters=False,
-        )
-        for seed in SEEDS
-    ]
-    bands = {}
-    for which, name in enumerate(("compute", "exchange")):
-        times = [loop_period(pair, timeline, which)["mean_ns"] for timeline in timelines]
-        times.append(beside[name]["mean_ns"])
-        bands[name] = (min(times), max(times))
-    return bands
+    return {"band_ns": (ns + low - noise, ns + high + noise), "bands_ns": calls}
 
 
 def main() -> None:

@@ -289,10 +289,12 @@ def uncapped_part(found: Sequence[Outcome]) -> list[str]:
         f"## {len(found)} uncapped pairs",
         "",
         "Both loops make 24 calls, and the second rank starts 0, 1/4 or 1/2 of the compute kernel's time "
-        "later. Makespan of both loops from the last rank's start; its band holds whatever the phase "
-        "between the ranks does (`simulator.bands`, which knows nothing of the pair's offset) and what "
-        "the costs on the critical path leave open. So do the bands of one call of each loop (means over "
-        "the calls that ran beside the other loop).",
+        "later. Makespan of both loops from the last rank's start; its band knows nothing of the pair's "
+        "offset: it is what the costs and slowdowns on the critical path leave open, and least and most "
+        "of what an ensemble adds to that, whose ranks start up to one compute kernel apart on machines "
+        "that are off by draws from their stated errors (`moe_overlap/ensemble.py`). The band of one call "
+        "of each loop (means over the calls that ran beside the other loop) is the least and the most of "
+        "any of these machines.",
         "",
         f"* The band holds {inside} of {len(found)} ({inside / len(found):.0%}); bands are "
         f"±{median(widths):.1%} wide (median).",

@@ -96,6 +96,18 @@ def test_an_exchange_beside_streaming_weights_is_predicted_slower_than_alone() -
     assert exchange > 1.5 > compute >= 1.0
 
 
+def test_a_band_knows_nothing_of_the_offset_and_holds_every_offsets_prediction() -> None:
+    apart = [pair for pair in PAIRS if not pair.capped][:2]
+    first, second = predictions(MACHINE, apart)
+    assert first["late_ns"] < second["late_ns"]
+    assert first["band_ns"] == second["band_ns"]
+    for record in (first, second):
+        low, high = record["band_ns"]
+        assert 0 < low <= record["makespan_ns"] <= high < 2 * low
+        for loop, (least, most) in record["bands_ns"].items():
+            assert record["alone"][loop]["mean_ns"] * 0.9 < least < most
+
+
 def _period(ns: float) -> dict[str, float]:
     return {"median_ns": ns, "mean_ns": ns, "seen": 5}
 
