@@ -1,13 +1,16 @@
 """Whole programs: what is predicted, written down before they are measured, and how far off it was.
 
     python -m benchmarks.validation predict -o benchmarks/data/validation_predicted.jsonl
+    python -m benchmarks.validation predict benchmarks/data/validation_h200_2x.jsonl \\
+        -o benchmarks/data/validation_probed.jsonl
     python -m benchmarks.validation compare benchmarks/data/validation_h200_2x.jsonl \\
         -o docs/validation.md --readme README.md
 
 `compare` takes what `benchmarks.validation_run` wrote; with `--readme` it also renews the table between
 the two marks of that file. Where a probe of the host stands beside a measured case, the prediction that is
 compared is made again with the host's speed of that probe, from the profile that was predicted with and
-nothing else of the measurement. Gains are `t_sequential / t - 1`.
+nothing else of the measurement; `predict` with the measured file writes these down, and `compare` takes
+them from there as long as the probes are the same. Gains are `t_sequential / t - 1`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,8 @@ PUBLIC = "h200-2x-nvlink"
 PROFILES: Mapping[int, str] = {2: "h200-2x-nvlink-measured", 1: "h200-1x-measured"}
 DATA = Path(__file__).with_name("data")
 PREDICTED = DATA / "validation_predicted.jsonl"
+# The same with the probed hosts, kept so that the page does not change with the engine.
+PROBED = DATA / "validation_probed.jsonl"
 # The seen cases on an earlier run of the machine.
 EARLIER = DATA / "validation_h200_2x_first.jsonl"
 # What was learnt from the comparison, kept apart from what is computed.
@@ -71,30 +77,44 @@ def predict(group: Group, schedule: str, machine: Machine, public: Machine) -> d
 
 
 def on_probed_hosts(
-    records: Sequence[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]]
+    records: Sequence[Mapping[str, Any]],
+    entries: Iterable[Mapping[str, Any]],
+    kept: Iterable[Mapping[str, Any]] = (),
 ) -> list[Mapping[str, Any]]:
-    """The records, those of groups with probes predicted again with the probed host; ValueError where a
-    profile is not the one that was predicted with."""
-    found = {e["group"]: probes_of(e) for e in entries if "probe" in e}
-    if not found:
-        return list(records)
-    known = {group.name: group for file in (UNSEEN, CASES) for group in groups(file)}
-    profiles = {record["profile"]: record["sha256"] for record in records}
-    machines = {name: load_machine(name) for name in profiles}
-    for name, sha256 in profiles.items():
-        if machines[name].profile_sha256 != sha256:
-            raise ValueError(f"profile {name!r} is another one than predictions were made with")
-    public = load_machine(PUBLIC)
+    """The records, those of groups with probes predicted again with the probed host, or taken from what
+    was `kept` of that; ValueError where a profile is not the one that was predicted with."""
+    found = {e["group"]: e for e in entries if "probe" in e}
+    before = {(r["group"], r["schedule"]): r for r in kept}
     again: list[Mapping[str, Any]] = []
     for record in records:
-        probes, machine = found.get(record["group"], ()), machines[record["profile"]]
-        if probes:
-            group, schedule = known[record["group"]], record["schedule"]
-            made = on_host_of(probes, group, schedule, machine, public)
-            again.append({**record, **made})
-        else:
+        entry = found.get(record["group"], {})
+        known = before.get((record["group"], record["schedule"]), {})
+        if not entry:
             again.append(record)
+        elif known.get("probe") == entry["probe"] and known["sha256"] == record["sha256"]:
+            again.append(known)
+        else:
+            again.append({**record, **_again(record, entry), "probe": entry["probe"]})
     return again
+
+
+def _again(record: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    machine = _machine(record["profile"])
+    if machine.profile_sha256 != record["sha256"]:
+        name = record["profile"]
+        raise ValueError(f"profile {name!r} is another one than predictions were made with")
+    probes, group = probes_of(entry), _groups()[record["group"]]
+    return on_host_of(probes, group, record["schedule"], machine, _machine(PUBLIC))
+
+
+@cache
+def _machine(name: str) -> Machine:
+    return load_machine(name)
+
+
+@cache
+def _groups() -> dict[str, Group]:
+    return {group.name: group for file in (UNSEEN, CASES) for group in groups(file)}
 
 
 def on_host_of(
@@ -114,7 +134,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 def compared(predicted: Path, measured: Path, readme: Path | None) -> str:
     """The page; renews the table of `readme`."""
     records, entries = read(predicted), read(measured)
-    hosted = on_probed_hosts(records, entries)
+    before = read(PROBED) if PROBED.exists() else ()
+    hosted = on_probed_hosts(records, entries, before)
     found = cases(hosted, entries)
     own = cases(records, entries) if any(c.host is not None for c in found) else []
     facts: dict[str, Any] = next((entry["facts"] for entry in entries if "facts" in entry), {})
@@ -142,7 +163,12 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     if arguments.what == "predict":
-        found = predictions({2: arguments.profile, 1: arguments.one})
+        found: Iterable[Mapping[str, Any]]
+        if arguments.measured is None:
+            found = predictions({2: arguments.profile, 1: arguments.one})
+        else:
+            hosted = on_probed_hosts(read(arguments.predicted), read(arguments.measured))
+            found = (record for record in hosted if "probe" in record)
         text = "".join(json.dumps(record) + "\n" for record in found)
     else:
         if arguments.measured is None:

@@ -20,6 +20,10 @@ COMMAND = (
     "-o docs/validation.md --readme README.md"
 )
 
+PROBED_COMMAND = (
+    "python -m benchmarks.validation predict benchmarks/data/validation_h200_2x.jsonl "
+    "-o benchmarks/data/validation_probed.jsonl"
+)
 WARM_UPS = "2 warm-ups (large prefill 2 s of them, until the power control has settled)"
 PROFILES_HOST = "the profile's own host"
 
@@ -289,6 +293,7 @@ def _head(
         "python -m benchmarks.validation predict -o benchmarks/data/validation_predicted.jsonl",
         "torchrun --nproc-per-node 2 -m benchmarks.validation_run --out benchmarks/data/validation_h200_2x.jsonl",
         "torchrun --nproc-per-node 1 -m benchmarks.validation_run --out benchmarks/data/validation_h200_2x.jsonl",
+        *((PROBED_COMMAND,) if after == WARM_UPS else ()),
         COMMAND,
         "```",
         "",

@@ -249,6 +249,10 @@ def test_a_probed_group_is_predicted_again_with_its_host_and_no_other() -> None:
     assert [c.host for c in found] == [pytest.approx(2.0), pytest.approx(2.0), None]
     eager = again[names[1]]
     assert 0 < eager["doubt_ns"]["host"] < 0.05 * eager["ns"]
+    kept = [{**r, "ns": 7} for r in again.values() if "probe" in r]
+    assert [r["ns"] for r in on_probed_hosts(records, entries, kept) if "probe" in r] == [7, 7]
+    moved = [e | {"probe": [slow, slow | {"gemm": 1}]} for e in entries[:1]]
+    assert on_probed_hosts(records[:1], moved, kept)[0]["ns"] != 7
     other = [r | {"sha256": "0"} for r in records]
     with pytest.raises(ValueError, match="another one"):
         on_probed_hosts(other, entries)
@@ -277,6 +281,7 @@ def test_hosts_are_told_in_the_table_and_in_a_row_of_the_summary() -> None:
     )
     page = document(found, {}, {}, (), own)
     assert "A probe of fixed size" in page
+    assert "validation_probed.jsonl" in page
     assert "A probe of fixed size" not in document(own, {}, {})
 
 
