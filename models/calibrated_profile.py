@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 
 from models.calibrated_interference import (
     HeldOut,
+    four_fifths,
     held_out_pairs,
     interference_section,
     intervals,
@@ -41,8 +42,6 @@ from models.profile import POINTS_SUFFIX, library_machines, load_profile
 from models.profile_schema import GapsSection, ProfileFile
 from models.work import EXCHANGE_KINDS, Grid
 
-# Stated errors hold for this share of cases: what a band is to hold at least.
-COVERED = 0.8
 # Forms that stand for many kinds of kernel at once: each measured kind gets its own.
 SHARED_FORMS = ("elementwise", "scatter")
 
@@ -212,12 +211,7 @@ def between_errors(
         error = costs.left_out(point)
         if error is not None:
             errors.setdefault(point.work.kind, []).append(error)
-    return {kind: round(_most(values), 4) for kind, values in sorted(errors.items())}
-
-
-def _most(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[round(COVERED * (len(ordered) - 1))]
+    return {kind: round(four_fifths(values), 4) for kind, values in sorted(errors.items())}
 
 
 def grids_of(profile: ProfileFile) -> dict[str, Grid]:
