@@ -43,11 +43,13 @@ EARLIER = DATA / "validation_h200_2x_first.jsonl"
 NOTES = DATA / "validation_notes.md"
 
 
-def predictions(profiles: Mapping[int, str]) -> Iterator[dict[str, Any]]:
-    """A record a case, unseen ones first; the first of a group is what its gains are over."""
+def predictions(
+    profiles: Mapping[int, str], files: Sequence[Path] = (UNSEEN, CASES)
+) -> Iterator[dict[str, Any]]:
+    """A record a case; the first of a group is what its gains are over."""
     machines = {ranks: load_machine(name) for ranks, name in profiles.items()}
     public = load_machine(PUBLIC)
-    for file in (UNSEEN, CASES):
+    for file in files:
         for group in groups(file):
             for name in group.schedules:
                 record = predict(group, name, machines[group.ranks], public)
@@ -159,13 +161,14 @@ def main() -> None:
     parser.add_argument("--profile", default=PROFILES[2], help="of two ranks")
     parser.add_argument("--one", default=PROFILES[1], help="profile of one rank")
     parser.add_argument("--predicted", type=Path, default=PREDICTED)
+    parser.add_argument("--cases", type=Path, nargs="+", default=[UNSEEN, CASES])
     parser.add_argument("--readme", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     if arguments.what == "predict":
         found: Iterable[Mapping[str, Any]]
         if arguments.measured is None:
-            found = predictions({2: arguments.profile, 1: arguments.one})
+            found = predictions({2: arguments.profile, 1: arguments.one}, arguments.cases)
         else:
             hosted = on_probed_hosts(read(arguments.predicted), read(arguments.measured))
             found = (record for record in hosted if "probe" in record)
