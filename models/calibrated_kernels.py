@@ -67,15 +67,12 @@ def _per_cta(points: Iterable[MeasuredPoint]) -> dict[str, Any]:
 
 
 def add_signals(content: dict[str, Any], signals: Iterable[Mapping[str, Any]]) -> None:
-    """What signals cost each kernel that polls or raises them, by its SMs: the median over the sizes."""
-    ratios: dict[tuple[str, int], list[float]] = {}
-    for record in signals:
-        at = (record["kind"], record["sms"])
-        ratios.setdefault(at, []).append(record["ns"] / record["plain_ns"])
-    for (kind, sms), found in sorted(ratios.items()):
-        entry = content.setdefault("kernels", {}).setdefault(kind, {})
-        ratio = rounded(median(found))
-        entry.setdefault("signalled", []).append({"sms": sms, "ratio": ratio})
+    """What signals cost each kernel that polls or raises them, by its SMs and rows."""
+    for record in sorted(signals, key=lambda r: (r["kind"], r["rows"], r["sms"])):
+        entry = content.setdefault("kernels", {}).setdefault(record["kind"], {})
+        ratio = rounded(record["ns"] / record["plain_ns"])
+        at = {"sms": record["sms"], "rows": record["rows"], "ratio": ratio}
+        entry.setdefault("signalled", []).append(at)
 
 
 def add_kinds(

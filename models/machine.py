@@ -214,8 +214,8 @@ class Machine:
 
     `static_tail` is the coefficient `a` of the tail law: a static persistent kernel of which only n of
     N CTAs still run takes `(a + (1 - a) (n / N)^4)^(1/4)` of its full time; 1 is no speed-up.
-    `static_tails` replace it for a kind of work. `signalled` has (kind of work, SMs, ratio), ascending: how
-    many times as long a kernel takes that polls or raises signals, none of which is late. `gpu` is
+    `static_tails` replace it for a kind of work. `signalled` has (kind of work, expert rows, SMs, ratio), ascending:
+    how many times as long a kernel takes that polls or raises signals, none of which is late. `gpu` is
     the name of the GPU, "" where it has none. `front_ends` says which front end each stream of a
     program's list has, over and over; it counts where `Gaps.turn` is known. `flop_dtypes` are those
     that the GPU has a peak for, () where nothing says it. With a `power` law the costs are those under
@@ -241,14 +241,18 @@ class Machine:
     shared_clock: bool = False
     front_ends: tuple[int, ...] = (0, 1)
     flop_dtypes: tuple[str, ...] = ()
-    signalled: tuple[tuple[str, int, float], ...] = ()
+    signalled: tuple[tuple[str, int, int, float], ...] = ()
     power: PowerLaw | None = None
 
-    def signal_ratio(self, kind: str, sms: int) -> float:
-        """How many times as long signals make a kernel, read along the log of its SMs; 1 where nobody
-        has measured it."""
-        points = [(at, ratio, 0.0) for name, at, ratio in self.signalled if name == kind]
-        return _along_sms(points, sms)[0] if points else 1.0
+    def signal_ratio(self, kind: str, rows: int, sms: int) -> float:
+        """How many times as long signals make a kernel of so many expert rows, read along the logs of its
+        SMs and rows; 1 where nobody has measured it."""
+        by_rows: dict[int, list[tuple[int, float, float]]] = {}
+        for name, size, at, ratio in self.signalled:
+            if name == kind:
+                by_rows.setdefault(size, []).append((at, ratio, 0.0))
+        sizes = [(size, _along_sms(points, sms)[0], 0.0) for size, points in by_rows.items()]
+        return _along_sms(sizes, rows)[0] if sizes else 1.0
 
     def tail(self, kind: str) -> float:
         """The coefficient of the tail law of a static kernel of this kind of work."""

@@ -293,9 +293,9 @@ def _machine(read: _Files) -> Machine:
         static_tail=profile.static.tail,
         static_tails=tuple(sorted(profile.static.kinds.items())),
         signalled=tuple(
-            (kind, at.sms, at.ratio)
+            (kind, at.rows, at.sms, at.ratio)
             for kind, entry in sorted(profile.kernels.items())
-            for at in sorted(entry.signalled, key=lambda at: at.sms)
+            for at in sorted(entry.signalled, key=lambda at: (at.rows, at.sms))
         ),
         flop_dtypes=tuple(sorted(gpu.peak_tflops)),
         power=_power(profile),

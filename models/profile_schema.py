@@ -140,17 +140,18 @@ class InterferenceSection(Section):
 
 
 class SignalledAt(BaseModel):
-    """How many times as long a kernel takes on so many SMs when it polls completion signals that are
-    raised already, or raises them."""
+    """How many times as long a kernel of so many expert rows takes on so many SMs when it polls completion
+    signals that are raised already, or raises them."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     sms: Count
+    rows: Count
     ratio: Positive
 
 
 class KernelKind(Section):
-    """How a library launches a kernel kind, and what one CTA takes. `signalled`: what signals cost it,
-    by ascending SMs; none: nothing, as far as is known.
+    """How a library launches a kernel kind, and what one CTA takes. `signalled`: what signals cost it;
+    none: nothing, as far as is known.
 
     `ctas`: `sms` (persistent: one per SM, at most one per tile), `rows` or `elements` (so many per
     `per_cta`), `tokens`, `num_sms` (of the exchange), `experts` (low latency; `experts_or_tokens`: at least one for each

@@ -150,4 +150,7 @@ class Kernel:
             cost = self.device.prices.alone(self.op.work, self.op.grid, sms)
         if self.op.polls is None and self.op.raises is None:
             return cost.ns or _LEAST_NS
-        return (cost.ns or _LEAST_NS) * self.device.machine.signal_ratio(self.op.work.kind, sms)
+        sizes = dict(self.op.work.dims)
+        rows = sizes.get("rows", sizes.get("sent", 1))
+        ratio = self.device.machine.signal_ratio(self.op.work.kind, rows, sms)
+        return (cost.ns or _LEAST_NS) * ratio

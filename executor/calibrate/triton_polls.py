@@ -59,7 +59,7 @@ class PollBench:
             sends = _compared(session, case.send, SEND)
             products = _compared(session, case.multiply, GEMM)
         case.lower()
-        state = state_record(watch.state) | {"what": "signals", "tokens": tokens}
+        state = state_record(watch.state) | {"what": "signals", "rows": case.rows}
         return [
             state | {"kind": "combine_send", "sms": sms} | sends,
             state | {"kind": "grouped_gemm_masked", "sms": self.num_sms - sms} | products,
@@ -87,6 +87,7 @@ class Signalled:
         for buffer in BUFFERS:
             self._low.send_dispatch(x, self._ids, buffer)
             self._counts = self._low.receive_dispatch(buffer)[1]
+        self.rows = int(self._counts.sum())
         self._packed = _packed(session, shape.local_experts, shape.capacity)
         self._back = _random(shape.local_experts * shape.capacity, shape.hidden)
         self._back = self._back.view(shape.local_experts, shape.capacity, shape.hidden)

@@ -112,29 +112,31 @@ def test_a_set_that_nobody_wrote_down_is_named(tmp_path: Path) -> None:
     assert caught.value.allowed == "production, triton; did you mean 'triton'?"
 
 
-def signals(sms: int, tokens: int, ratio: float) -> dict[str, Any]:
+def signals(sms: int, rows: int, ratio: float) -> dict[str, Any]:
     return {
         "what": "signals",
         "kind": "combine_send",
         "sms": sms,
-        "tokens": tokens,
+        "rows": rows,
         "ns": 2e4 * ratio,
         "plain_ns": 2e4,
     }
 
 
-def test_what_polling_costs_is_in_the_profile_by_the_sms_that_poll(tmp_path: Path) -> None:
-    """The middle of both sizes where it was measured, between its neighbours elsewhere; nothing for a
-    kernel, or a profile, of which nobody measured it."""
+def test_what_polling_costs_is_in_the_profile_by_sms_and_rows(tmp_path: Path) -> None:
+    """As measured at a point, between its neighbours elsewhere; nothing for a kernel, or a profile, of
+    which nobody measured it."""
     pytest.importorskip("scipy")
-    measured = (signals(32, 96, 1.1), signals(3, 96, 1.6), signals(3, 24, 1.8))
+    measured = (signals(32, 800, 1.1), signals(3, 800, 1.6), signals(3, 200, 2.0))
     machine = profile(tmp_path, "triton", *measured)
-    assert machine.signal_ratio("combine_send", 3) == pytest.approx(1.7)
-    assert machine.signal_ratio("combine_send", 32) == pytest.approx(1.1)
-    assert 1.1 < machine.signal_ratio("combine_send", 16) < machine.signal_ratio("combine_send", 8)
-    assert machine.signal_ratio("combine_send", 132) == pytest.approx(1.1)
-    assert machine.signal_ratio("grouped_gemm_masked", 129) == 1.0
-    assert load_machine(BASE).signal_ratio("combine_send", 3) == 1.0
+    ratio = machine.signal_ratio
+    assert ratio("combine_send", 800, 3) == pytest.approx(1.6)
+    assert ratio("combine_send", 200, 3) == pytest.approx(2.0)
+    assert ratio("combine_send", 400, 3) == pytest.approx(1.8)
+    assert 1.1 < ratio("combine_send", 800, 16) < ratio("combine_send", 800, 8) < 1.6
+    assert ratio("combine_send", 5000, 132) == pytest.approx(1.1)
+    assert ratio("grouped_gemm_masked", 800, 129) == 1.0
+    assert load_machine(BASE).signal_ratio("combine_send", 800, 3) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_the_end_is_that_of_the_last_block(
         exchanges=[exchange("c", ((0,),), flight_us=0)],
         signals=[Signal("done", blocks, 1)],
     )
-    signalled = (("spin", 8, polling), ("spin", 100, 1.0))
+    signalled = (("spin", 1, 8, polling), ("spin", 1, 100, 1.0))
     timeline = simulate(scene, replace(machine(interference=rules), signalled=signalled))
 
     def gemm_time(work_us: float) -> float:
