@@ -70,8 +70,11 @@ def head_kernels(deployment: Deployment, batch: Batch, rank: int) -> tuple[Kerne
     over the attention group."""
     build = Assembly(deployment)
     model, tokens = deployment.model, batch.tokens[rank]
-    rows = tokens if batch.phase == "decode" else sum(1 for n in batch.new_tokens[rank] if n)
-    rows *= deployment.attention_tp
+    group = attention_ranks(deployment, rank)
+    if batch.phase == "decode":
+        rows = sum(batch.tokens[peer] for peer in group)
+    else:
+        rows = sum(1 for peer in group for added in batch.new_tokens[peer] if added)
     vocab = -(-model.vocab_size // deployment.attention_tp)
     nbytes = tokens * model.hidden_size * BF16
     streams = residual_bytes(model, tokens) + head_mix_bytes(model)

@@ -4,15 +4,15 @@ Decode and target-verify batches are cut at half their sequences. An extend batc
 sequences where the token sums are closest, or, when that cut is too uneven, inside a sequence
 (two-chunk): child B then attends to the piece that child A computes in the same layer.
 
-With attention TP the ranks of a group share one batch: it is cut once, and each child's tokens are
-padded to a multiple of the group's ranks and dealt to them evenly (SGLang 0.5.23,
+With attention TP the ranks of a group share one batch: it is cut once, and the tokens of each child, or of
+the whole batch, are padded to a multiple of the group's ranks and dealt to them evenly (SGLang 0.5.23,
 `batch_overlap/two_batch_overlap.py: tbo_padded_len`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -164,12 +164,28 @@ def split_routing(
     for first in range(0, len(at), attention_tp):
         rows = np.concatenate(routing.ids[first : first + attention_tp])
         for side, part in zip(ids, (rows[: at[first]], rows[at[first] :]), strict=True):
-            padded = padded_length(len(part), attention_tp)
-            filled = np.full((padded, routing.top_k), -1, dtype=np.int32)
-            filled[: len(part)] = part
-            side.extend(np.split(filled, attention_tp))
+            side.extend(_dealt_rows(part, attention_tp))
     child_a, child_b = (Routing(tuple(s), routing.num_physical, routing.ep_size) for s in ids)
     return child_a, child_b
+
+
+def dealt(batch: Batch, routing: Routing, attention_tp: int) -> tuple[Batch, Routing]:
+    """The whole batch as its ranks hold it: an attention group's tokens are padded to a multiple of its
+    ranks and dealt to them evenly, since the group gathers and scatters them (SGLang 0.5.23,
+    `model_executor/forward_batch_info.py: prepare_mlp_sync_batch`). As it is where each group's ranks
+    have equally many."""
+    groups = [
+        slice(first, first + attention_tp) for first in range(0, len(batch.tokens), attention_tp)
+    ]
+    if all(len(set(batch.tokens[group])) == 1 for group in groups):
+        return batch, routing
+    ids = tuple(
+        rows
+        for group in groups
+        for rows in _dealt_rows(np.concatenate(routing.ids[group]), attention_tp)
+    )
+    held = Routing(ids, routing.num_physical, routing.ep_size)
+    return replace(batch, rows=held.tokens), held
 
 
 def padded_length(tokens: int, attention_tp: int) -> int:
@@ -181,6 +197,13 @@ def non_padded(token_index: int, valid_tokens: int) -> tuple[int, int]:
     """Valid tokens of children A and B when only the first `valid_tokens` of the batch are:
     padding falls on B first."""
     return min(token_index, valid_tokens), max(0, valid_tokens - token_index)
+
+
+def _dealt_rows(rows: Ids, attention_tp: int) -> list[Ids]:
+    """Rows of expert ids in equal parts, one for each rank of a group, with padded rows of -1 last."""
+    filled = np.full((padded_length(len(rows), attention_tp), rows.shape[1]), -1, dtype=np.int32)
+    filled[: len(rows)] = rows
+    return np.split(filled, attention_tp)
 
 
 def _gathered(lens: Sequence[tuple[int, ...]], attention_tp: int) -> list[tuple[int, ...]]:

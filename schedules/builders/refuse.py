@@ -21,7 +21,7 @@ def refusal_of(request: Request) -> Refusal | None:
         return _tbo_refusal(request)
     if request.ops is not None:
         return _cap_refusal(request, _largest_child(request))
-    return _cap_refusal(request, max(request.batch.tokens))
+    return _cap_refusal(request, max(request.whole.tokens))
 
 
 def selected_variant(request: Request) -> str:
@@ -79,7 +79,7 @@ def _sbo_refusal(request: Request) -> Refusal | None:
     if selected_variant(request) != selected:
         asked = selected_variant(request)
         return rules.refusal("sbo.variant", f"{asked} asked, {selected} selected")
-    return _cap_refusal(request, max(request.batch.tokens))
+    return _cap_refusal(request, max(request.whole.tokens))
 
 
 def _tbo_refusal(request: Request) -> Refusal | None:

@@ -13,7 +13,7 @@ from models.routing import Routing
 from models.sglang_rules import Refused, Rules, load_rules
 from models.sglang_sbo import is_blackwell
 from schedules.builders.turns import CHILDREN
-from schedules.split import Cut, split_batch, split_routing
+from schedules.split import Cut, dealt, split_batch, split_routing
 
 # 1: Waterfill levels what all ranks send together, else what each sends by itself.
 WATERFILL_ENV = "SGLANG_DISABLE_STATIC_WATERFILL"
@@ -73,6 +73,15 @@ class Request:
             )
 
     @cached_property
+    def _whole(self) -> tuple[Batch, Routing]:
+        return dealt(self.batch, self.routing, self.deployment.attention_tp)
+
+    @property
+    def whole(self) -> Batch:
+        """The batch that no schedule has cut, dealt to the ranks of each attention group."""
+        return self._whole[0]
+
+    @cached_property
     def mode(self) -> str:
         """SGLang's forward mode of the batch."""
         if self.batch.phase == "prefill":
@@ -84,7 +93,7 @@ class Request:
         """SGLang's forward mode of a rank: idle without a token."""
         if rank in self.other_mode_ranks:
             return "DECODE" if self.batch.phase == "prefill" else "EXTEND"
-        return self.mode if self.batch.tokens[rank] else "IDLE"
+        return self.mode if self.whole.tokens[rank] else "IDLE"
 
     @cached_property
     def children(self) -> tuple[Child, Child]:
@@ -103,7 +112,7 @@ class Request:
     @cached_property
     def dispatched(self) -> Routing:
         """The routing of the whole batch as it is dispatched, a fused shared slot included."""
-        return self._dispatched(self.routing)
+        return self._dispatched(self._whole[1])
 
     def _dispatched(self, routed: Routing) -> Routing:
         dynamic = self.env.get(WATERFILL_ENV, "0") == "1"

@@ -94,7 +94,7 @@ def lines_plan(request: Request) -> LayerPlan:
 
 def build_single(request: Request, plan: LayerPlan) -> Program:
     """The program of a plan: the same steps for every layer and class, with each class's work."""
-    routing, batch = request.dispatched, request.batch
+    routing, batch = request.dispatched, request.whole
 
     def kernels(rank: int) -> LayerKernels:
         return layer_kernels(request.deployment, batch, routing, rank)

@@ -67,7 +67,7 @@ def ops_plan(request: Request) -> TwoBatchPlan:
     """A user's own operation list. GrammarError marks a fault in it; ValueError names letters whose
     kernels it leaves out or launches twice."""
     stages = parse_op_list(request.ops or "", (*LETTERS, *request.rules.tbo.lines))
-    layer = layer_kernels(request.deployment, request.batch, request.dispatched, 0)
+    layer = layer_kernels(request.deployment, request.whole, request.dispatched, 0)
     steps = [step for found in _letter_steps(request, stages, layer).values() for step in found]
     launched = Counter(step.op.name for step in steps if isinstance(step, Launch))
     for fault, wrong in (("leaves out", 0), ("launches twice", 2)):
@@ -92,7 +92,7 @@ def build_two_batch(request: Request, plan: TwoBatchPlan) -> Program:
         }
 
     classes = rank_classes(
-        request.fold, request.batch, request.dispatched, lambda rank: ranks_key(kernels(rank))
+        request.fold, request.whole, request.dispatched, lambda rank: ranks_key(kernels(rank))
     )
     layers = [kernels(ranks.example) for ranks in classes]
     built = [

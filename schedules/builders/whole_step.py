@@ -24,10 +24,10 @@ def step_begin(request: Request, rank: int, built: ClassSteps) -> Inherited:
     if not request.whole_step:
         return {}
     inherited: Inherited = _outside(
-        embedding_kernels(request.deployment, request.batch, rank), {}, built
+        embedding_kernels(request.deployment, request.whole, rank), {}, built
     )
     layer = layer_kernels(
-        request.deployment, request.batch, request.routing, rank, layer_kind="dense"
+        request.deployment, request.whole, request.routing, rank, layer_kind="dense"
     )
     steps = tuple(launch(kernel, "main") for group in layer.groups.values() for kernel in group)
     flow = flow_of(layer)
@@ -42,7 +42,7 @@ def step_begin(request: Request, rank: int, built: ClassSteps) -> Inherited:
 def step_end(request: Request, rank: int, built: ClassSteps, inherited: Inherited) -> None:
     """The head, of the whole batch."""
     if request.whole_step:
-        _outside(head_kernels(request.deployment, request.batch, rank), inherited, built)
+        _outside(head_kernels(request.deployment, request.whole, rank), inherited, built)
 
 
 def launch(kernel: Kernel, stream: str) -> Launch:

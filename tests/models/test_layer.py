@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from models.config import library_models
-from models.deployment import LayerKernels
+from models.deployment import Batch, LayerKernels
 from models.exchanges import exchange_bytes
 from models.layer import embedding_kernels, head_kernels, layer_kernels
 from tests.models.layer_cases import decode, deployment, kernel, prefill, spread, with_fusion
@@ -203,6 +203,15 @@ def test_embedding_and_head_ends_of_a_step() -> None:
     # Only the last token of each of the two prompts needs logits.
     assert head.work.total_flops == 2 * 2 * 129280 * H
     assert head_kernels(case, decode(8, T, 64), 0)[-1].work.dim("m") == T
+
+
+def test_the_head_of_a_group_has_a_row_for_each_prompt_of_the_group() -> None:
+    """Ranks of three prompts and of one: four rows on both, over half of the vocabulary each."""
+    batch = Batch("prefill", ((8, 8, 8), (24,)) * 4, ((0, 0, 0), (0,)) * 4)
+    pair = replace(deployment(), attention_tp=2, attention_dp=4)
+    for rank in (0, 1):
+        head = head_kernels(pair, batch, rank)[-1].work
+        assert (head.dim("m"), head.dim("n")) == (4, 129280 // 2)
 
 
 def test_batch_and_routing_must_agree() -> None:

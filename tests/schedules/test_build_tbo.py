@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from models.routing import RoutingSpec, route
+from models.deployment import Batch
+from models.routing import Routing, RoutingSpec, route
 from models.sglang_rules import Refused
 from schedules.builders import build
 from schedules.builders.turns import issue_order
@@ -198,6 +199,32 @@ def test_an_exchange_that_is_whole_in_its_first_half_hides_nothing() -> None:
 def test_the_split_costs_host_time_before_the_graph() -> None:
     steps = program("tbo", DECODE, whole_step=True).classes[0].steps
     assert steps[:2] == (HostWork("split_metadata"), Begin("graph", "step"))
+
+
+@pytest.mark.parametrize("name", ["sequential", "baseline"])
+def test_a_whole_batch_of_unequal_ranks_is_dealt_to_its_group(name: str) -> None:
+    """Groups of 40 and 25 sequences pad to 66 rows, 33 a rank, as a child of 65 does: attention projects
+    66 rows, the gate sees 33 on every rank, and 65 x 8 copies of a group are sent."""
+    base, _, routing = case(DECODE, tokens=40)
+    counts = (40, 25) * 4
+    batch = Batch("decode", tuple((1,) * n for n in counts), tuple((64,) * n for n in counts))
+    uneven = Routing(
+        tuple(ids[:n] for ids, n in zip(routing.ids, counts, strict=True)),
+        routing.num_physical,
+        routing.ep_size,
+    )
+    pair = replace(base, attention_tp=2, attention_dp=4)
+    built = build(name, pair, batch, uneven, layers=1, fold=False)
+    for cls in built.classes:
+        rows = {kernel(op): op.work.dim("m") for op in cls.ops if kernel(op) in GEMMS}
+        assert rows == GEMMS
+    copy = 7168 + 56 * 4 + 16
+    (sent,) = [
+        [sum(row) for row in exchange.bytes]
+        for exchange in built.exchanges
+        if exchange.name.endswith("dispatch")
+    ]
+    assert [sent[r] + sent[r + 1] for r in range(0, 8, 2)] == [65 * 8 * copy] * 4
 
 
 def test_children_of_an_attention_group_work_on_padded_rows_and_send_real_ones() -> None:

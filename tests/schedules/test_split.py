@@ -12,6 +12,7 @@ from models.routing import Routing
 from models.sglang_rules import Refused
 from schedules.split import (
     child_lens,
+    dealt,
     non_padded,
     split_batch,
     split_decode,
@@ -140,15 +141,36 @@ def test_children_of_groups_lose_no_token(lens: list[list[int]], tp: int) -> Non
     for first in range(0, 4, tp):
         group = range(first, first + tp)
         real = [sum(sum(child.new_tokens[rank]) for rank in group) for child in children]
-        dealt = [[child.tokens[rank] for rank in group] for child in children]
+        shares = [[child.tokens[rank] for rank in group] for child in children]
         assert sum(real) == sum(batch.tokens[rank] for rank in group)
-        for tokens, rows in zip(real, dealt, strict=True):
+        for tokens, rows in zip(real, shares, strict=True):
             assert len(set(rows)) == 1
             assert 0 <= sum(rows) - tokens < tp
     ids = tuple(np.zeros((tokens, 1), np.int32) for tokens in batch.tokens)
     routed = split_routing(Routing(ids, 4, 4), cuts, tp)
     assert [part.tokens for part in routed] == [child.tokens for child in children]
     assert sum(int((rows >= 0).sum()) for part in routed for rows in part.ids) == sum(batch.tokens)
+
+
+def test_a_whole_batch_is_dealt_evenly_to_its_group() -> None:
+    """Ranks of 5 and 2 sequences pad to 8 rows, 4 a rank; the second group needs nothing."""
+    batch = Batch("decode", ((1,) * 5, (1,) * 2, (1,), (1,)), ((9,) * 5, (9,) * 2, (9,), (9,)))
+    ids = np.split(np.arange(18, dtype=np.int32).reshape(9, 2), [5, 7, 8])
+    whole, routing = dealt(batch, Routing(tuple(ids), 20, 4), 2)
+    assert whole.tokens == routing.tokens == (4, 4, 1, 1)
+    assert (whole.new_tokens, whole.prefix_tokens) == (batch.new_tokens, batch.prefix_tokens)
+    assert routing.ids[0].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert routing.ids[1].tolist() == [[8, 9], [10, 11], [12, 13], [-1, -1]]
+    assert [rows.tolist() for rows in routing.ids[2:]] == [[[14, 15]], [[16, 17]]]
+
+
+def test_equal_ranks_hold_what_they_bring() -> None:
+    batch = Batch("decode", ((1,) * 3,) * 2, ((9,) * 3,) * 2)
+    routing = Routing((np.zeros((3, 1), np.int32),) * 2, 4, 2)
+    assert dealt(batch, routing, 2) == (batch, routing)
+    uneven = Batch("decode", ((1,) * 3, (1,)), ((9,) * 3, (9,)))
+    alone = Routing((np.zeros((3, 1), np.int32), np.zeros((1, 1), np.int32)), 4, 2)
+    assert dealt(uneven, alone, 1) == (uneven, alone)
 
 
 def test_modes_without_a_split_are_refused() -> None:
