@@ -13,57 +13,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
     tma,
     warpgroup_mma,
+    warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 
 from executor.kernels.signals import raise_word
+from executor.kernels.specialised_tiles import COLUMNS, first_tile, next_tile, skip_padding
 
 ROWS = gl.constexpr(64)
-BLOCK_M = gl.constexpr(128)
-COLUMNS = gl.constexpr(128)
-
-
-@gluon.jit
-def _group_of(tile, expert, begin, count, groups, num_groups, tiles_n):
-    """(group, its first tile, its rows) of a tile that is not before the group given."""
-    end = begin + gl.cdiv(count, BLOCK_M) * tiles_n
-    while (expert < num_groups) & (tile >= end):
-        begin = end
-        expert += 1
-        count = gl.load(groups + expert, mask=expert < num_groups, other=0)
-        end = begin + gl.cdiv(count, BLOCK_M) * tiles_n
-    return expert, begin, count
-
-
-@gluon.jit
-def _first_group(groups, num_groups, rows, tiles_n, MASKED: gl.constexpr):
-    """This program's first tile and its group; the contiguous layout is one group of all rows."""
-    count = rows
-    if MASKED:
-        count = gl.load(groups)
-    tile, none = gl.program_id(0), gl.to_tensor(0)
-    expert, begin, count = _group_of(tile, none, none, count, groups, num_groups, tiles_n)
-    return tile, expert, begin, count
-
-
-@gluon.jit
-def _place_of(
-    local, expert, count, groups, rows, tiles_n,
-    MASKED: gl.constexpr, BY_ROWS: gl.constexpr,
-):  # fmt: skip
-    """(row of the tile in its group, row in x, column, whose weights) of a group's tile."""
-    if BY_ROWS:
-        block, column_block = local // tiles_n, local % tiles_n
-    else:
-        blocks = gl.cdiv(count, BLOCK_M)
-        block, column_block = local % blocks, local // blocks
-    row = block * BLOCK_M
-    x_row, owner = row, expert
-    if MASKED:
-        x_row = expert * rows + row
-    else:
-        owner = gl.load(groups + row)
-    return row, x_row, column_block * COLUMNS, owner
 
 
 @gluon.jit
@@ -78,81 +35,143 @@ def _load_step(x, w, x_stages, w_stages, bar, x_row, w_row, at, stage):
 @gluon.jit
 def _load_tiles(
     x, w, x_stages, w_stages, full, empty, groups, num_groups, rows, n, k,
-    MASKED: gl.constexpr, BY_ROWS: gl.constexpr, LOADS: gl.constexpr,
+    MASKED: gl.constexpr, BY_ROWS: gl.constexpr, LOADS: gl.constexpr, EXTRA: gl.constexpr,
 ):  # fmt: skip
-    """The loading warp: every step of every tile into the next free stage."""
+    """The loading warp: every step of every tile into the next free stage, and `EXTRA` steps that no
+    tile has, for products that are started before it is known whether a tile follows."""
     STAGES: gl.constexpr = full.shape[0]
     BLOCK_K: gl.constexpr = x_stages.shape[2]
     tiles_n, turn = gl.cdiv(n, COLUMNS), 0
-    tile, expert, begin, count = _first_group(groups, num_groups, rows, tiles_n, MASKED)
-    while expert < num_groups:
-        _, x_row, column, owner = _place_of(
-            tile - begin, expert, count, groups, rows, tiles_n, MASKED, BY_ROWS
-        )
-        if owner >= 0:
-            for step in range(k // BLOCK_K):
-                stage = turn % STAGES
-                mbarrier.wait(empty.index(stage), (turn // STAGES & 1) ^ 1)
-                if LOADS or turn < STAGES:
-                    _load_step(
-                        x, w, x_stages, w_stages, full.index(stage), x_row, owner * n + column,
-                        step * BLOCK_K, stage,
-                    )  # fmt: skip
-                else:
-                    mbarrier.arrive(full.index(stage), count=1)
-                turn += 1
-        tile += gl.num_programs(0)
-        expert, begin, count = _group_of(tile, expert, begin, count, groups, num_groups, tiles_n)
+    at = first_tile(groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+    at = skip_padding(at, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+    while at[1] < num_groups:
+        for step in range(k // BLOCK_K):
+            stage = turn % STAGES
+            mbarrier.wait(empty.index(stage), (turn // STAGES & 1) ^ 1)
+            if LOADS or turn < STAGES:
+                _load_step(
+                    x, w, x_stages, w_stages, full.index(stage), at[5], at[7] * n + at[6],
+                    step * BLOCK_K, stage,
+                )  # fmt: skip
+            else:
+                mbarrier.arrive(full.index(stage), count=1)
+            turn += 1
+        at = next_tile(at, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+        at = skip_padding(at, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+    for _extra in range(EXTRA):
+        stage = turn % STAGES
+        mbarrier.wait(empty.index(stage), (turn // STAGES & 1) ^ 1)
+        _load_step(x, w, x_stages, w_stages, full.index(stage), 0, 0, 0, stage)
+
+
+@gluon.jit
+def _after(stage, phase, STAGES: gl.constexpr):
+    """The stage after this one, and its phase."""
+    last = stage == STAGES - 1
+    return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
+
+
+@gluon.jit
+def _start(stages, stage, phase, into, add, HALF: gl.constexpr):
+    """A step's product under way, in the registers of `into`, added to them or not.
+
+    A constant False for `add` would let the compiler take other registers, and move them afterwards.
+    """
+    x_stages, w_stages, full = stages[0], stages[1], stages[2]
+    mbarrier.wait(full.index(stage), phase)
+    return warpgroup_mma(
+        x_stages.index(2 * stage + HALF), w_stages.index(stage).permute((1, 0)), into,
+        use_acc=add, is_async=True,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _finish(stages, stage, product, scale, total, PENDING: gl.constexpr):
+    """(registers of a product, free again; the total with it) while `PENDING` later ones go on.
+
+    The sum is volatile, so that it is not moved behind what is started in those registers next.
+    """
+    part = warpgroup_mma_wait(PENDING, deps=(product,))
+    mbarrier.arrive(stages[3].index(stage), count=1)
+    total = gl.inline_asm_elementwise(
+        "fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,0", [part, scale[:, None], total],
+        dtype=gl.float32, is_pure=False, pack=1,
+    )  # fmt: skip
+    return warpgroup_mma_init(part), total
+
+
+@gluon.jit
+def _first_scales(
+    at, x_scales, w_scales, x_scale_group, x_scale_row, num_groups, tiles_n, steps,
+    HALF: gl.constexpr, MASKED: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Where a half tile's scales begin: [64] of rows and one of the weights."""
+    _, expert, _, count, row, _, column, owner = at
+    here = expert < num_groups
+    row += HALF * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    x_at = gl.where(row < count, row, 0) * x_scale_row
+    if MASKED:
+        x_at += gl.where(here, expert, 0) * x_scale_group
+    w_at = gl.where(here, owner * tiles_n + column // COLUMNS, 0) * steps
+    return x_scales + x_at, w_scales + w_at
+
+
+@gluon.jit
+def _scales(of_rows, of_block, x_scale_k, step, steps):
+    """Those of a step, or of the last one."""
+    step = gl.minimum(step, steps - 1)
+    return gl.load(of_rows + step * x_scale_k), gl.load(of_block + step)
 
 
 @gluon.jit
 def _scaled_products(
-    x_stages, w_stages, full, empty, turn, x_scales, x_at, x_stride, w_scales, w_at, k,
+    stages, stage, phase, one, two, never, scale_0, scale_1, of_rows, of_block, x_scale_k, steps,
     HALF: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """A warpgroup's half of a tile [64, 128] over all of k, and the turn after it.
+    """A warpgroup's half of a tile [64, 128] over all of k, of which the first product is under way.
 
-    Every 128 of k have a scale for each row and one for the weights' block; those of the next step
-    are on their way while this one multiplies.
+    Every 128 of k have a scale for each row and one for the weights' block. A product is scaled while
+    the next one runs, and the scales of the next two are on their way.
     """
-    STAGES: gl.constexpr = full.shape[0]
-    steps = k // 128
+    STAGES: gl.constexpr = stages[2].shape[0]
     total = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
-    scale = gl.load(x_scales + x_at) * gl.load(w_scales + w_at)
-    for step in range(steps):
-        stage = turn % STAGES
-        after = gl.minimum(step + 1, steps - 1)
-        by_row = gl.load(x_scales + x_at + after * x_stride)
-        by_block = gl.load(w_scales + w_at + after)
-        b = w_stages.index(stage).permute((1, 0))
-        nothing = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
-        mbarrier.wait(full.index(stage), turn // STAGES & 1)
-        part = warpgroup_mma(
-            x_stages.index(2 * stage + HALF), b, nothing, use_acc=False, is_async=True
-        )
-        part = warpgroup_mma_wait(0, deps=(part,))
-        mbarrier.arrive(empty.index(stage), count=1)
-        total += part * scale[:, None]
-        scale = by_row * by_block
-        turn += 1
-    return total, turn
+    for pair in range((steps - 1) // 2):
+        x_0, w_0 = _scales(of_rows, of_block, x_scale_k, 2 * pair + 2, steps)
+        x_1, w_1 = _scales(of_rows, of_block, x_scale_k, 2 * pair + 3, steps)
+        after, turned = _after(stage, phase, STAGES)
+        two = _start(stages, after, turned, two, never, HALF)
+        one, total = _finish(stages, stage, one, scale_0, total, 1)
+        stage, phase = _after(after, turned, STAGES)
+        one = _start(stages, stage, phase, one, never, HALF)
+        two, total = _finish(stages, after, two, scale_1, total, 1)
+        scale_0, scale_1 = x_0 * w_0, x_1 * w_1
+    if steps % 2 == 0:
+        after, turned = _after(stage, phase, STAGES)
+        two = _start(stages, after, turned, two, never, HALF)
+        one, total = _finish(stages, stage, one, scale_0, total, 1)
+        two, total = _finish(stages, after, two, scale_1, total, 0)
+        stage, phase = after, turned
+    else:
+        one, total = _finish(stages, stage, one, scale_0, total, 0)
+    stage, phase = _after(stage, phase, STAGES)
+    return total, stage, phase, one, two
 
 
 @gluon.jit
-def _products(x_stages, w_stages, full, empty, turn, k, HALF: gl.constexpr, LAYOUT: gl.constexpr):
+def _products(stages, stage, phase, steps, HALF: gl.constexpr, LAYOUT: gl.constexpr):
     """The same of operands without scales, which the tensor cores add up."""
-    STAGES: gl.constexpr = full.shape[0]
-    BLOCK_K: gl.constexpr = x_stages.shape[2]
-    total = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
-    for _step in range(k // BLOCK_K):
-        stage = turn % STAGES
-        b = w_stages.index(stage).permute((1, 0))
-        mbarrier.wait(full.index(stage), turn // STAGES & 1)
-        total = warpgroup_mma(x_stages.index(2 * stage + HALF), b, total, is_async=True)
-        total = warpgroup_mma_wait(0, deps=(total,))
-        mbarrier.arrive(empty.index(stage), count=1)
-        turn += 1
-    return total, turn
+    full, empty = stages[2], stages[3]
+    total = warpgroup_mma_init(gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT))
+    before = stage
+    for step in range(steps):
+        total = _start(stages, stage, phase, total, True, HALF)
+        total = warpgroup_mma_init(warpgroup_mma_wait(1, deps=(total,)))
+        mbarrier.arrive(empty.index(before), count=1, pred=step > 0)
+        before = stage
+        stage, phase = _after(stage, phase, full.shape[0])
+    total = warpgroup_mma_wait(0, deps=(total,))
+    mbarrier.arrive(empty.index(before), count=1)
+    return total, stage, phase
 
 
 @gluon.jit
@@ -176,38 +195,92 @@ def _raise_block(signals, expert, row, count, rows, SIGNAL: gl.constexpr):
 
 
 @gluon.jit
+def _store_tile(
+    out, total, at, signals, rows, n, HALF: gl.constexpr, SIGNAL: gl.constexpr
+):  # fmt: skip
+    """Rows of half a tile that are valid, and their word."""
+    _, expert, _, count, row, x_row, column, _ = at
+    row += HALF * ROWS
+    _store_half(out, total, x_row + HALF * ROWS, row, count, column, n)
+    if SIGNAL > 0:
+        _raise_block(signals, expert, row, count, rows, SIGNAL)
+
+
+@gluon.jit
 def _multiply_tiles(
-    x_stages, w_stages, full, empty, x_scales, w_scales, out, groups, signals,
-    num_groups, rows, n, k, x_scale_group, x_scale_row, x_scale_k, HALF: gl.constexpr,
-    MASKED: gl.constexpr, SCALED: gl.constexpr, SIGNAL: gl.constexpr, BY_ROWS: gl.constexpr,
+    stages, sizes,
+    HALF: gl.constexpr, MASKED: gl.constexpr, SIGNAL: gl.constexpr, BY_ROWS: gl.constexpr,
 ):  # fmt: skip
     """One of the two multiplying warpgroups: the upper (`HALF` 0) or lower 64 rows of every tile."""
-    DEPTH: gl.constexpr = 256 // x_stages.dtype.primitive_bitwidth
+    out, groups, signals, num_groups, rows, n, k = sizes
+    BLOCK_K: gl.constexpr = stages[0].shape[2]
+    DEPTH: gl.constexpr = 256 // stages[0].dtype.primitive_bitwidth
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, DEPTH])
-    tiles_n, turn = gl.cdiv(n, COLUMNS), 0
-    tile, expert, begin, count = _first_group(groups, num_groups, rows, tiles_n, MASKED)
-    while expert < num_groups:
-        row, x_row, column, owner = _place_of(
-            tile - begin, expert, count, groups, rows, tiles_n, MASKED, BY_ROWS
-        )
-        if owner >= 0:
-            row += HALF * ROWS
-            if SCALED:
-                at = row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-                group = expert * x_scale_group if MASKED else 0
-                x_at = group + gl.where(at < count, at, 0) * x_scale_row
-                w_at = (owner * tiles_n + column // COLUMNS) * (k // 128)
-                total, turn = _scaled_products(
-                    x_stages, w_stages, full, empty, turn, x_scales, x_at, x_scale_k, w_scales,
-                    w_at, k, HALF, LAYOUT,
-                )  # fmt: skip
-            else:
-                total, turn = _products(x_stages, w_stages, full, empty, turn, k, HALF, LAYOUT)
-            _store_half(out, total, x_row + HALF * ROWS, row, count, column, n)
-            if SIGNAL > 0:
-                _raise_block(signals, expert, row, count, rows, SIGNAL)
-        tile += gl.num_programs(0)
-        expert, begin, count = _group_of(tile, expert, begin, count, groups, num_groups, tiles_n)
+    tiles_n = gl.cdiv(n, COLUMNS)
+    stage, phase = gl.to_tensor(0), gl.to_tensor(0)
+    at = first_tile(groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+    at = skip_padding(at, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+    while at[1] < num_groups:
+        total, stage, phase = _products(stages, stage, phase, k // BLOCK_K, HALF, LAYOUT)
+        _store_tile(out, total, at, signals, rows, n, HALF, SIGNAL)
+        after = next_tile(at, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+        at = skip_padding(after, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+
+
+@gluon.jit
+def _multiply_scaled_tiles(
+    stages, scales, sizes, strides,
+    HALF: gl.constexpr, MASKED: gl.constexpr, SIGNAL: gl.constexpr, BY_ROWS: gl.constexpr,
+    EARLY: gl.constexpr,
+):  # fmt: skip
+    """The same with scales. The next tile's first product runs while this tile is stored."""
+    x_scales, w_scales = scales
+    out, groups, signals, num_groups, rows, n, k = sizes
+    x_scale_group, x_scale_row, x_scale_k = strides
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 32])
+    tiles_n, steps, never = gl.cdiv(n, COLUMNS), k // 128, k < 0
+    stage, phase = gl.to_tensor(0), gl.to_tensor(0)
+    one = warpgroup_mma_init(gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT))
+    two = warpgroup_mma_init(gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT))
+    at = first_tile(groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+    at = skip_padding(at, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+    of_rows, of_block = _first_scales(
+        at, x_scales, w_scales, x_scale_group, x_scale_row, num_groups, tiles_n, steps, HALF,
+        MASKED, LAYOUT,
+    )  # fmt: skip
+    x_0, w_0 = _scales(of_rows, of_block, x_scale_k, 0, steps)
+    x_1, w_1 = _scales(of_rows, of_block, x_scale_k, 1, steps)
+    if EARLY:
+        one = _start(stages, stage, phase, one, never, HALF)
+    scale_0, scale_1 = x_0 * w_0, x_1 * w_1
+    while at[1] < num_groups:
+        if not EARLY:
+            one = _start(stages, stage, phase, one, never, HALF)
+        after = next_tile(at, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+        total, stage, phase, one, two = _scaled_products(
+            stages, stage, phase, one, two, never, scale_0, scale_1, of_rows, of_block, x_scale_k,
+            steps, HALF, LAYOUT,
+        )  # fmt: skip
+        after = skip_padding(after, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
+        of_rows, of_block = _first_scales(
+            after, x_scales, w_scales, x_scale_group, x_scale_row, num_groups, tiles_n, steps,
+            HALF, MASKED, LAYOUT,
+        )  # fmt: skip
+        x_0, w_0 = _scales(of_rows, of_block, x_scale_k, 0, steps)
+        x_1, w_1 = _scales(of_rows, of_block, x_scale_k, 1, steps)
+        if EARLY:
+            one = _start(stages, stage, phase, one, never, HALF)
+        _store_tile(out, total, at, signals, rows, n, HALF, SIGNAL)
+        scale_0, scale_1 = x_0 * w_0, x_1 * w_1
+        at = after
+    if EARLY:
+        if never:
+            # Without this path the compiler waits for every product at once.
+            two = _start(stages, stage, phase, two, never, HALF)
+            warpgroup_mma_wait(1, deps=(one,))
+            warpgroup_mma_wait(0, deps=(two,))
+        else:
+            warpgroup_mma_wait(0, deps=(one,))
 
 
 @gluon.jit
@@ -215,7 +288,7 @@ def specialised_gemm_kernel(
     x, x_scales, w, w_scales, out, groups, signals,
     num_groups, rows, n, k, x_scale_group, x_scale_row, x_scale_k,
     MASKED: gl.constexpr, SCALED: gl.constexpr, SIGNAL: gl.constexpr, BY_ROWS: gl.constexpr,
-    STAGES: gl.constexpr, LOADS: gl.constexpr,
+    STAGES: gl.constexpr, LOADS: gl.constexpr, EARLY: gl.constexpr = True,
 ):  # fmt: skip
     """See `executor.kernels.gemm`; tiles of 128 x 128. `num_groups` is 1 in the contiguous layout.
     Without `LOADS` all steps multiply the first operands: wrong results, and the time that loads do
@@ -229,23 +302,35 @@ def specialised_gemm_kernel(
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
-    gl.warp_specialize(
-        [
-            (_multiply_tiles, (
-                x_stages, w_stages, full, empty, x_scales, w_scales, out, groups, signals,
-                num_groups, rows, n, k, x_scale_group, x_scale_row, x_scale_k,
-                0, MASKED, SCALED, SIGNAL, BY_ROWS,
-            )),
-            (_multiply_tiles, (
-                x_stages, w_stages, full, empty, x_scales, w_scales, out, groups, signals,
-                num_groups, rows, n, k, x_scale_group, x_scale_row, x_scale_k,
-                1, MASKED, SCALED, SIGNAL, BY_ROWS,
-            )),
-            (_load_tiles, (
-                x, w, x_stages, w_stages, full, empty, groups, num_groups, rows, n, k,
-                MASKED, BY_ROWS, LOADS,
-            )),
-        ],
-        [4, 1],
-        [240, 24],
+    stages = (x_stages, w_stages, full, empty)
+    scales = (x_scales, w_scales)
+    sizes = (out, groups, signals, num_groups, rows, n, k)
+    strides = (x_scale_group, x_scale_row, x_scale_k)
+    loads = (
+        x, w, x_stages, w_stages, full, empty, groups, num_groups, rows, n, k, MASKED, BY_ROWS,
+        LOADS, 1 if SCALED and EARLY else 0,
     )  # fmt: skip
+    if SCALED:
+        gl.warp_specialize(
+            [
+                (_multiply_scaled_tiles, (
+                    stages, scales, sizes, strides, 0, MASKED, SIGNAL, BY_ROWS, EARLY,
+                )),
+                (_multiply_scaled_tiles, (
+                    stages, scales, sizes, strides, 1, MASKED, SIGNAL, BY_ROWS, EARLY,
+                )),
+                (_load_tiles, loads),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply_tiles, (stages, sizes, 0, MASKED, SIGNAL, BY_ROWS)),
+                (_multiply_tiles, (stages, sizes, 1, MASKED, SIGNAL, BY_ROWS)),
+                (_load_tiles, loads),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip

@@ -89,7 +89,7 @@ def specialised(fp8: bool, masked: bool, stages: int) -> str:
     k, dtype = 128 if fp8 else 64, "fp8e4nv" if fp8 else "bf16"
     constants = {
         "MASKED": masked, "SCALED": fp8, "SIGNAL": int(masked), "BY_ROWS": masked,
-        "STAGES": stages, "LOADS": True,
+        "STAGES": stages, "LOADS": True, "EARLY": True,
     }  # fmt: skip
     types = {"x": tiles(dtype, 64, k), "w": tiles(dtype, 128, k)}
     if not fp8:
