@@ -34,7 +34,7 @@ class Take:
 @dataclass
 class TimedKernels:
     """Times of a calibration's kernels as they come in, task by task. A task's load is the time of its
-    kernels that are bound by arithmetic over that of its runs."""
+    kernels that are bound by arithmetic, as they weigh, over that of its runs."""
 
     sheet: Sheet | None
     _points: list[tuple[str, MeasuredPoint]] = field(default_factory=list)
@@ -44,8 +44,9 @@ class TimedKernels:
     def kernel(self, task: str, point: MeasuredPoint, times: int) -> None:
         """A kernel that ran so many times within the task's runs."""
         self._points.append((task, point))
-        if self.sheet is not None and self.sheet.bound(point.work):
-            self._busy[task] = self._busy.get(task, 0.0) + point.ns * times
+        if self.sheet is not None:
+            weight = self.sheet.weight(point.work, point.sms)
+            self._busy[task] = self._busy.get(task, 0.0) + weight * point.ns * times
 
     def run(self, task: str, ns: float, count: int) -> None:
         """So many runs of the task's program, each of this length."""
@@ -62,11 +63,12 @@ class TimedKernels:
 def fit_power(takes: Sequence[Take], sheet: Sheet) -> PowerLaw | None:
     """The law with which takes of one kernel on as many SMs agree best; None where loads do not differ or
     no kind of kernel follows them."""
-    groups = _groups(takes, sheet)
+    groups, deepest = _groups(takes, sheet), _deepest(takes)
     if not groups:
         return None
     fits = {
-        most: {kind: _gain(same, float(most)) for kind, same in groups.items()} for most in MOSTS
+        most: {kind: _gain(same, float(most), deepest) for kind, same in groups.items()}
+        for most in MOSTS
     }
     most = min(fits, key=lambda m: sum(error for _, error in fits[m].values()))
     gains = {kind: gain for kind, (gain, _) in fits[most].items() if gain is not None}
@@ -90,10 +92,19 @@ def _groups(takes: Sequence[Take], sheet: Sheet) -> dict[str, list[tuple[Vector,
     return groups
 
 
-def _gain(same: Sequence[tuple[Vector, Vector]], most: float) -> tuple[Gain | None, float]:
+def _deepest(takes: Sequence[Take]) -> float:
+    """The most that a clock can save: by how much the lowest that was read is below the highest."""
+    clocks = [take.point.mhz for take in takes if take.point.mhz]
+    return 1.0 - min(clocks) / max(clocks) if clocks else 0.0
+
+
+def _gain(
+    same: Sequence[tuple[Vector, Vector]], most: float, deepest: float
+) -> tuple[Gain | None, float]:
     """The best gain of one kind, and the squares that it leaves: how far the takes' times under full load
     are from their mean. None where it leaves too much."""
-    shares, saved = (grid.ravel()[:, None] for grid in np.meshgrid(SHARES, SAVED_NS))
+    possible = SHARES[SHARES * most <= deepest]
+    shares, saved = (grid.ravel()[:, None] for grid in np.meshgrid(possible, SAVED_NS))
     left = np.zeros(len(shares))
     for ns, load in same:
         rest = np.minimum(most, np.maximum(0.0, 1.0 - load))

@@ -168,4 +168,4 @@ def peaks_of(profile: ProfileFile) -> Peaks:
 def sheet_of(profile: ProfileFile) -> Sheet:
     """The data-sheet rates that say what bounds a kernel."""
     peaks = peaks_of(profile)
-    return Sheet(peaks.flops_per_ns, peaks.hbm_gbps)
+    return Sheet(peaks.flops_per_ns, peaks.hbm_gbps, peaks.sms)

@@ -12,7 +12,7 @@ from models.power_law import Gain, PowerLaw, Sheet
 from models.work import Work
 
 # H200: 1979 TFLOP/s of FP8, 4.8 TB/s.
-SHEET = Sheet((("fp8_block", 1.979e6), ("fp8", 1.979e6)), 4800.0)
+SHEET = Sheet((("fp8_block", 1.979e6), ("fp8", 1.979e6)), 4800.0, 132)
 LAW = PowerLaw(0.3, (("gemm", Gain(0.4, 60e3)),), SHEET)
 
 
@@ -49,7 +49,8 @@ def test_a_fit_finds_the_law_that_made_the_times() -> None:
     for rows, full_ns in ((1024, 60e3), (2048, 110e3), (4096, 400e3), (8192, 1.1e6)):
         for load in (0.55, 0.7, 0.8, 0.88, 0.93):
             ns = LAW.under(dense(rows).work, full_ns, load) * (1 + 0.002 * noise.standard_normal())
-            takes.append(Take(MeasuredPoint(dense(rows).work, 132, ns), load))
+            mhz = round(1980 - 700 * load)
+            takes.append(Take(MeasuredPoint(dense(rows).work, 132, ns, mhz=mhz), load))
     law = fit_power(takes, SHEET)
     assert law is not None
     for take, full_ns in zip(takes[::5], (60e3, 110e3, 400e3, 1.1e6), strict=True):
@@ -62,9 +63,14 @@ def test_a_fit_finds_the_law_that_made_the_times() -> None:
 def test_times_that_do_not_follow_the_load_make_no_law() -> None:
     noise = np.random.default_rng(4)
     takes = [
-        Take(MeasuredPoint(dense(rows).work, 132, 1e5 * (1 + 0.01 * noise.standard_normal())), load)
+        Take(
+            MeasuredPoint(
+                dense(rows).work, 132, 1e5 * (1 + 0.01 * noise.standard_normal()), mhz=1500 + 50 * i
+            ),
+            load,
+        )
         for rows in (1024, 2048, 4096, 8192)
-        for load in (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
+        for i, load in enumerate((0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9))
     ]
     assert fit_power(takes, SHEET) is None
     same = [Take(take.point, 0.8) for take in takes]

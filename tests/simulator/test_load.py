@@ -13,22 +13,23 @@ from models.spin import spin_machine
 from models.work import Grid, Work
 from schedules.program import Launch, Op, Stream
 from simulator import simulate
-from simulator.load import union_ns
 from tests.simulator.spinning import program
 
 BOUND = gemm(4096, 4096, 4096, "fp8_block")
 RESTS = Work("add", (("columns", 4096), ("rows", 4096)), (), 2**25, 2**24)
-LAW = PowerLaw(0.9, (("gemm", Gain(0.5, 1e9)),), Sheet((("fp8_block", 2e6), ("fp8", 2e6)), 4800.0))
+LAW = PowerLaw(
+    0.9, (("gemm", Gain(0.5, 1e9)),), Sheet((("fp8_block", 2e6), ("fp8", 2e6)), 4800.0, 4)
+)
 
 
 class Costs:
-    """Every kernel takes 100 us on one SM."""
+    """Every kernel takes 100 us on all four SMs."""
 
     def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
         return Cost(100_000, "exact")
 
     def footprint(self, work: Work, grid: Grid) -> Footprint:
-        return Footprint(1)
+        return Footprint(4)
 
 
 def makespan_us(*works: Work, law: PowerLaw = LAW) -> float:
@@ -56,7 +57,8 @@ def test_a_program_without_arithmetic_runs_as_without_a_law() -> None:
     assert makespan_us(RESTS, RESTS) == pytest.approx(200)
 
 
-def test_lengths_of_unions() -> None:
-    assert union_ns([(5, 8), (0, 3), (2, 4)]) == 7
-    assert union_ns([(0, 10), (2, 4)]) == 10
-    assert union_ns([]) == 0
+def test_a_kernel_on_a_quarter_of_the_sms_weighs_half() -> None:
+    sheet = LAW.sheet
+    assert sheet.weight(BOUND, 0) == sheet.weight(BOUND, 4) == 1.0
+    assert sheet.weight(BOUND, 1) == pytest.approx(0.5)
+    assert sheet.weight(RESTS, 4) == 0.0
