@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
@@ -79,12 +79,19 @@ def outcomes(
     predicted: Iterable[dict[str, Any]], measured: Iterable[dict[str, Any]]
 ) -> list[Outcome]:
     """Pairs that were both predicted and measured, in the order of the predictions."""
-    by_name = {entry["pair"]: entry for entry in measured if "ranks" in entry}
+    by_name = {e["pair"]: e for e in measured if "ranks" in e and met(e)}
     return [
         _outcome(record, by_name[record["pair"]])
         for record in predicted
         if record["pair"] in by_name
     ]
+
+
+def met(entry: Mapping[str, Any]) -> bool:
+    """Whether each loop had a call that began and ended beside the other one, on every rank."""
+    return all(
+        any(repeat[loop] for repeat in run["beside"]) for run in entry["ranks"] for loop in LOOPS
+    )
 
 
 def _outcome(record: dict[str, Any], entry: dict[str, Any]) -> Outcome:
@@ -327,4 +334,7 @@ def uncapped_part(found: Sequence[Outcome]) -> list[str]:
 
 def _missing(measured: Sequence[dict[str, Any]]) -> list[str]:
     failed = {entry["pair"]: entry["failed"] for entry in measured if "failed" in entry}
+    for entry in measured:
+        if "ranks" in entry and not met(entry):
+            failed[entry["pair"]] = "no call of one loop began and ended beside the other"
     return [f"Not measured: {name.replace(' | ', ', ')}: {why}" for name, why in failed.items()]

@@ -53,7 +53,7 @@ def predictions(
         for group in groups(file):
             for name in group.schedules:
                 record = predict(group, name, machines[group.ranks], public)
-                yield record | {"unseen": file == UNSEEN}
+                yield record | {"unseen": file.resolve() == UNSEEN.resolve()}
 
 
 def predict(group: Group, schedule: str, machine: Machine, public: Machine) -> dict[str, Any]:

@@ -289,7 +289,7 @@ def _head(
         "were compared with earlier profiles.",
         "",
         "```",
-        "python -m benchmarks.validation_draw --seed 8 -o benchmarks/validation_unseen.yaml",
+        "python -m benchmarks.validation_draw --seed 30 --one 8 -o benchmarks/validation_unseen.yaml",
         "python -m benchmarks.validation predict -o benchmarks/data/validation_predicted.jsonl",
         "torchrun --nproc-per-node 2 -m benchmarks.validation_run --out benchmarks/data/validation_h200_2x.jsonl",
         "torchrun --nproc-per-node 1 -m benchmarks.validation_run --out benchmarks/data/validation_h200_2x.jsonl",

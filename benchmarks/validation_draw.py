@@ -1,6 +1,6 @@
 """Draws whole-program cases that nobody has seen: sizes, SMs, KV lengths and skews from a seed.
 
-    python -m benchmarks.validation_draw --seed 8 -o benchmarks/validation_unseen.yaml
+    python -m benchmarks.validation_draw --seed 30 --one 8 -o benchmarks/validation_unseen.yaml
 
 Each size comes from a stratum, so that small, middle and large batches and few, middle and many exchange
 SMs all occur; no batch or half of it is on the calibration's grid or among the older cases.
@@ -27,6 +27,7 @@ PAIRED = ((0, 2), (1, 0), (0, 1), (2, 0), (1, 1), (2, 2))
 FOUR = "[sequential, baseline, tbo, tbo@0]"
 THREE = "[sequential, tbo, tbo@0]"
 GRAPH = "[sequential, baseline, sbo.v3, tbo]"
+ONE_RANK = ", ranks: 1"
 
 
 class Draw:
@@ -59,13 +60,18 @@ class Draw:
         return True
 
 
-def lines(seed: int) -> Iterator[str]:
-    """The YAML file."""
-    draw = Draw(seed)
-    yield f"# Drawn by `python -m benchmarks.validation_draw --seed {seed}`; not to be edited. Predicted"
-    yield "# (`benchmarks/data/validation_predicted.jsonl`) before any of them was measured."
+def lines(seed: int, one: int) -> Iterator[str]:
+    """The YAML file: groups of two ranks by `seed`, those of one rank by the seed `one`."""
+    yield f"# Drawn by `python -m benchmarks.validation_draw --seed {seed} --one {one}`; not to be edited."
+    yield "# Predicted (`benchmarks/data/validation_predicted.jsonl`) before any of them was measured."
     yield f"layers: {LAYERS}"
     yield "groups:"
+    yield from (line for line in _drawn(seed) if ONE_RANK not in line)
+    yield from (line for line in _drawn(one) if ONE_RANK in line)
+
+
+def _drawn(seed: int) -> Iterator[str]:
+    draw = Draw(seed)
     for index, (size, sms) in enumerate(PAIRED):
         yield _prefill(draw, size, sms, (FOUR, THREE)[index % 2])
     yield _prefill(draw, 1, 1, "[sequential, tbo]", skewed=True)
@@ -100,7 +106,7 @@ def _decode(
     tokens, kv = draw.batch(bounds), draw.random.choice(KV)
     one = f"EP{ranks} " if ranks == 1 else ""
     name, more = _marks(draw, f"{one}decode {tokens} tokens {kv} KV", skewed, eager)
-    more += ", ranks: 1" if ranks == 1 else ""
+    more += ONE_RANK if ranks == 1 else ""
     return (
         f"  - {{name: {name}, phase: decode, tokens: {tokens}, kv: {kv}{more}, "
         f"schedules: {schedules}}}"
@@ -123,10 +129,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--seed", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=30)
+    parser.add_argument("--one", type=int, default=8, help="seed of the cases on one GPU")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
-    text = "\n".join(lines(arguments.seed)) + "\n"
+    text = "\n".join(lines(arguments.seed, arguments.one)) + "\n"
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     else:

@@ -116,12 +116,12 @@ def _gain(
     return Gain(float(shares[best, 0]), float(saved[best, 0])), float(left[best])
 
 
-def at_full_load(take: Take, law: PowerLaw | None) -> MeasuredPoint:
-    """The point as it would be under full load."""
+def at_rest(take: Take, law: PowerLaw | None) -> MeasuredPoint:
+    """The point as it would be at rest."""
     point = take.point
     if law is None or take.load is None:
         return point
-    return replace(point, ns=law.full(point.work, point.ns, take.load))
+    return replace(point, ns=law.at_rest(point.work, point.ns, take.load))
 
 
 def power_section(law: PowerLaw, source: str) -> dict[str, Any]:

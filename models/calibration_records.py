@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from models.calibrated_power import Take, TimedKernels, at_full_load, fit_power
+from models.calibrated_power import Take, TimedKernels, at_rest, fit_power
 from models.errors import InputError
 from models.fit import Beside
 from models.kernel_names import NO_TILE, tile_of
@@ -65,7 +65,7 @@ def sorted_out(
     records: Iterable[Mapping[str, Any]], seed: int, source: str, sheet: Sheet | None = None
 ) -> Records:
     """The records of a calibration; InputError names one that lacks a key. With the GPU's data `sheet`
-    the power law is fitted, and points are times under full load."""
+    the power law is fitted, and points are times at rest."""
     result = Records()
     timed = TimedKernels(sheet)
     slowed: list[Mapping[str, Any]] = []
@@ -147,7 +147,7 @@ def _points(takes: Iterable[Take], law: PowerLaw | None) -> tuple[MeasuredPoint,
     """One point of all takes of a kernel on as many SMs."""
     same: dict[str, list[MeasuredPoint]] = {}
     for take in takes:
-        point = at_full_load(take, law)
+        point = at_rest(take, law)
         same.setdefault(point.key, []).append(point)
     return tuple(_merged(points) for _, points in sorted(same.items()))
 

@@ -218,8 +218,8 @@ class Machine:
     how many times as long a kernel takes that polls or raises signals, none of which is late. `gpu` is
     the name of the GPU, "" where it has none. `front_ends` says which front end each stream of a
     program's list has, over and over; it counts where `Gaps.turn` is known. `flop_dtypes` are those
-    that the GPU has a peak for, () where nothing says it. With a `power` law the costs are those under
-    full load.
+    that the GPU has a peak for, () where nothing says it. With a `power` law the costs are those at
+    rest.
     """
 
     name: str

@@ -11,7 +11,7 @@ from models.work import Grid, Work
 
 @dataclass(frozen=True)
 class LoadedCosts:
-    """Costs under full load, as they are in a schedule of this `load`."""
+    """Costs at rest, as they are in a schedule of this `load`."""
 
     below: Costs
     law: PowerLaw

@@ -7,10 +7,9 @@ schedule that hides its exchanges takes these rests away.
 
     t = T - min(share * T, ns) * min(rest, most)
 
-with T the time under full load; `rest` is what is missing from a load of 1, the share of the time in which
-kernels run that are bound by arithmetic, those on fewer SMs by the square root of their share (of no
-weight, the share itself and its root, the root makes the takes of an H200's calibration agree best: 1.4 %
-instead of 3.1 and 1.7 for attention). Beyond `most` the clock is at its highest.
+with T the time under full load; `rest` is what is missing from a load of 1, the share of the GPU's SM-time
+that goes to kernels bound by arithmetic. Beyond `most` the clock is at its highest, and times are those *at
+rest*, which profiles state.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ from dataclasses import dataclass
 
 from models.work import Work
 
-ROOT = 0.5
+# Arithmetic has to take at least this share of the time that a kernel's bytes take. Attention of 448 tokens,
+# which mixes both, is above it, GEMMs of few rows are below.
+HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +32,17 @@ class Sheet:
     num_sms: int
 
     def bound(self, work: Work) -> bool:
-        """Whether the work is bound by arithmetic: at these rates its operations take longer than its
-        bytes."""
+        """Whether the work counts as bound by arithmetic: at these rates its operations take at least half
+        as long as its bytes."""
         known = dict(self.flops_per_ns)
         ns = sum(flops / known[dtype] for dtype, flops in work.flops if dtype in known)
-        return ns > work.hbm_bytes / self.hbm_gbps
+        return ns > HALF * work.hbm_bytes / self.hbm_gbps
 
     def weight(self, work: Work, sms: int) -> float:
         """What a kernel on so many SMs (0: all) adds to the load for each unit of its time."""
         if not self.bound(work):
             return 0.0
-        return float(min(1.0, (sms or self.num_sms) / self.num_sms) ** ROOT)
+        return min(1.0, (sms or self.num_sms) / self.num_sms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +76,19 @@ class PowerLaw:
         found = next((gain for kind, gain in self.by_kind if kind == work.kind), None)
         return found if found is not None and self.sheet.bound(work) else None
 
-    def rest(self, load: float) -> float:
-        """The rest that counts, of a schedule that is busy with arithmetic for this share of its time."""
+    def under(self, work: Work, ns: float, load: float) -> float:
+        """Time of a work in a schedule of this load, from that at rest."""
+        gain = self.gain(work)
+        if gain is None:
+            return ns
+        return gain.faster(gain.full(ns, self.most), self._rest(load))
+
+    def at_rest(self, work: Work, ns: float, load: float) -> float:
+        """Time of a work at rest that took `ns` in a schedule of this load."""
+        gain = self.gain(work)
+        if gain is None:
+            return ns
+        return gain.faster(gain.full(ns, self._rest(load)), self.most)
+
+    def _rest(self, load: float) -> float:
         return min(self.most, max(0.0, 1.0 - load))
-
-    def under(self, work: Work, full_ns: float, load: float) -> float:
-        """Time of a work in a schedule of this load."""
-        gain = self.gain(work)
-        return full_ns if gain is None else gain.faster(full_ns, self.rest(load))
-
-    def full(self, work: Work, ns: float, load: float) -> float:
-        """Time of a work under full load that took `ns` in a schedule of this load."""
-        gain = self.gain(work)
-        return ns if gain is None else gain.full(ns, self.rest(load))

@@ -95,7 +95,7 @@ class GainSection(BaseModel):
 
 class PowerSection(Section):
     """`models.power_law.PowerLaw`: the largest rest that counts, and what kernels save by kind. Points are
-    then times under full load."""
+    then times at rest."""
 
     most: Fraction
     kinds: dict[str, GainSection]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from models.forms import tail_law
 from models.machine import Machine
-from models.power import under_load
 from models.work import Grid, Work
 
 _SM_STEPS = 32  # SM counts tried per launch: even steps up to its budget, both ends included
 
 
 class Fastest:
-    """What a launch costs at best, remembered by work and grid; at a power limit that is in a schedule
-    that rests as much as counts."""
+    """What a launch costs at best, remembered by work and grid; at a power limit that is at rest."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine = under_load(machine, 0.0)
+        self.machine = machine
         self._points: dict[tuple[Work, Grid], list[tuple[int, int]]] = {}
         self._least: dict[tuple[Work, Grid], int] = {}
         self._shares: dict[tuple[Work, Grid], tuple[float, ...]] = {}
