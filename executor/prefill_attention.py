@@ -88,15 +88,12 @@ def _attended(
     heads, count = att.num_heads, group.count
     if group.start:
         kv, k_rope = _with_cached(state, op, group, kv, k_rope)
-    nope, values = kv.view(
-        count, -1, heads, att.qk_nope_head_dim + att.v_head_dim
-    ).split_with_sizes((att.qk_nope_head_dim, att.v_head_dim), dim=-1)
-    roped = k_rope.view(count, -1, 1, att.qk_rope_head_dim).expand(-1, -1, heads, -1)
-    keys = torch.cat((nope, roped), dim=-1)
+    keys = small.join_keys(kv, k_rope, heads, att.qk_nope_head_dim)
+    values = kv.view(count, -1, heads, att.qk_nope_head_dim + att.v_head_dim)
     out = functional.scaled_dot_product_attention(
         q.view(count, group.length, heads, -1).transpose(1, 2),
-        keys.transpose(1, 2),
-        values.transpose(1, 2),
+        keys.view(count, -1, heads, keys.shape[2]).transpose(1, 2),
+        values[..., att.qk_nope_head_dim :].transpose(1, 2),
         attn_mask=group.mask,
         is_causal=group.mask is None,
     )

@@ -7,6 +7,7 @@ import torch
 from executor.kernels.kept import Kept
 from executor.triton_kernels import (
     add_kernel,
+    join_keys_kernel,
     norm_kernel,
     permute_kernel,
     quantise_kernel,
@@ -20,11 +21,14 @@ from executor.triton_kernels import (
 GROUP = 128
 FP8 = torch.float8_e4m3fn
 EPSILON = 1e-6
+# Four 16-byte loads in flight for each thread of a block.
+KEY_HEADS = 32
 
 _norm = Kept(norm_kernel)
 _quantise = Kept(quantise_kernel)
 _silu_mul = Kept(silu_mul_kernel)
 _rotate = Kept(rotate_kernel)
+_join_keys = Kept(join_keys_kernel)
 _softmax = Kept(softmax_kernel)
 _store = Kept(store_kernel)
 _permute = Kept(permute_kernel)
@@ -141,6 +145,21 @@ def rotate(
             (rows, 1, 1), (query, key, out, positions),
             query.stride(0), query.stride(1), key.stride(0), heads, base,
             HEADS=power_of_two(heads), HALF=size // 2,
+        )  # fmt: skip
+    return out
+
+
+def join_keys(kv: torch.Tensor, rope: torch.Tensor, heads: int, nope: int) -> torch.Tensor:
+    """Keys [T, heads, nope + rope], all contiguous: the first `nope` of each head in kv [T, heads * n], and rope
+    [T, rope] behind them, the same for all heads. One pass, as SGLang's `concat_mla_k` makes it."""
+    rows, size = rope.shape
+    out = kv.new_empty((rows, heads, nope + size))
+    if rows:
+        block = min(KEY_HEADS, power_of_two(heads))
+        _join_keys(
+            (rows, -(-heads // block), 1), (kv, rope, out), heads, kv.shape[1] // heads,
+            NOPE=nope, ROPE=size, HEADS=block,
+            NOPE_BLOCK=power_of_two(nope), ROPE_BLOCK=power_of_two(size),
         )  # fmt: skip
     return out
 

@@ -109,6 +109,23 @@ def rotate_kernel(
 
 
 @triton.jit
+def join_keys_kernel(
+    kv, rope, out, heads, width,
+    NOPE: tl.constexpr, ROPE: tl.constexpr, HEADS: tl.constexpr,
+    NOPE_BLOCK: tl.constexpr, ROPE_BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
+    at, turned = tl.arange(0, NOPE_BLOCK)[None, :], tl.arange(0, ROPE_BLOCK)[None, :]
+    to = out + (row * heads + head) * (NOPE + ROPE)
+    inside = (head < heads) & (at < NOPE)
+    tl.store(to + at, tl.load(kv + (row * heads + head) * width + at, mask=inside), mask=inside)
+    inside = (head < heads) & (turned < ROPE)
+    source = tl.broadcast_to(rope + row * ROPE + turned, (HEADS, ROPE_BLOCK))
+    tl.store(to + NOPE + turned, tl.load(source, mask=inside), mask=inside)
+
+
+@triton.jit
 def softmax_kernel(x, lengths, stride, scale, heads, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths + row // heads)

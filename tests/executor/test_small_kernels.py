@@ -50,6 +50,15 @@ expected = (torch.nn.functional.silu(gate) * up).view(2, 3, 256)
 near(back(masked, scales)[0, :2], expected[0, :2], 7e-2)
 near(back(masked, scales)[1], expected[1], 7e-2)
 
+# Keys of heads in one block, in several, and in a last one that is not full; odd sizes too.
+for heads, nope, rope, values in ((2, 128, 64, 128), (80, 32, 16, 48), (3, 24, 8, 40)):
+    kv = torch.randn(5, heads * (nope + values)).bfloat16()
+    turned = torch.randn(5, rope).bfloat16()
+    apart = kv.unflatten(1, (heads, -1))[..., :nope], turned.unsqueeze(1).expand(-1, heads, -1)
+    joined = k.join_keys(kv, turned, heads, nope)
+    assert joined.is_contiguous() and torch.equal(joined, torch.cat(apart, dim=-1))
+assert k.join_keys(kv[:0], turned[:0], 3, 24).shape == (0, 3, 32)
+
 q = torch.randn(4, 3, 16).bfloat16()
 positions = torch.tensor([0, 3, 7, 100])
 wide, joint = torch.randn(4, 3, 24).bfloat16(), torch.randn(4, 40).bfloat16()
