@@ -1,22 +1,21 @@
-"""What limits our grouped GEMM: the specialised forms, and the same with a part left out, on one GPU.
+"""What limits our specialised grouped GEMM: the same with a part left out, on one GPU.
 
     python -m benchmarks.triton_gemm_limits
 
-*In turn* scales each product before the next one starts, *in flight* while it runs, *early* also
-starts the next tile before this one is stored. *Unscaled* lets the tensor cores add up, *no loads*
-multiplies the first operands over and over. Complete forms are checked before they are timed; the
-others give wrong results on purpose.
+*Unscaled* lets the tensor cores add up, *no loads* multiplies the first operands over and over, *zeros*
+has operands of zeros, whose products take little power, so that a GPU at its power limit clocks higher.
+Complete forms are checked before they are timed; the others give wrong results on purpose. Kernels are
+compiled ahead, each in a process of its own.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from benchmarks.triton_gemm_in_turn import specialised_gemm_kernel as in_turn_kernel
 from benchmarks.triton_gemm_ratios import CONTIGUOUS, MASKED, Case, Inputs, Record, deep_gemm_us
 from benchmarks.triton_timing import time_graph
 from executor.kernels import gemm
@@ -25,15 +24,14 @@ from executor.kernels.specialised_gemm import specialised_gemm_kernel
 CASES = (*CONTIGUOUS, MASKED[1])
 SMS, STAGES = 132, 6
 LARGEST_ERROR = 0.02
+FAULTS = (RuntimeError, ValueError, TypeError)
 
 
 @dataclass(frozen=True)
 class Form:
-    """A kernel, and what is left out of it."""
+    """The kernel, and what is left out of it."""
 
     name: str
-    kernel: Any
-    options: tuple[tuple[str, bool], ...] = ()
     scaled: bool = True
     loads: bool = True
 
@@ -43,18 +41,13 @@ class Form:
         return self.loads and self.scaled
 
 
-EARLY, LATE = (("EARLY", True),), (("EARLY", False),)
-FORMS = (
-    Form("in turn", in_turn_kernel),
-    Form("in flight", specialised_gemm_kernel, LATE),
-    Form("in flight, early", specialised_gemm_kernel, EARLY),
-)
+OURS = Form("ours")
+NO_LOADS = Form("no loads", loads=False)
 PARTS = (
-    Form("in turn, no loads", in_turn_kernel, loads=False),
-    Form("in flight, no loads", specialised_gemm_kernel, LATE, loads=False),
-    Form("in flight, early, no loads", specialised_gemm_kernel, EARLY, loads=False),
-    Form("unscaled", specialised_gemm_kernel, scaled=False),
-    Form("unscaled, no loads", specialised_gemm_kernel, scaled=False, loads=False),
+    OURS,
+    NO_LOADS,
+    Form("unscaled", scaled=False),
+    Form("unscaled, no loads", scaled=False, loads=False),
 )
 
 
@@ -68,14 +61,37 @@ def launcher(form: Form, inputs: Inputs) -> Callable[[], None]:
     sizes = (case.experts if masked else 1, rows, case.n, case.k, *strides)
 
     def launch() -> None:
-        form.kernel[(SMS,)](
+        specialised_gemm_kernel[(SMS,)](
             gemm.swizzled(x, 64, 128), inputs.x[1], gemm.swizzled(w, 128, 128), inputs.w[1],
             inputs.out, inputs.groups, inputs.groups, *sizes, MASKED=masked, SCALED=form.scaled,
             SIGNAL=0, BY_ROWS=True, STAGES=STAGES, LOADS=form.loads, num_warps=4,
-            maxnreg=gemm.SPECIALISED_REGISTERS, **dict(form.options),
+            maxnreg=gemm.SPECIALISED_REGISTERS,
         )  # fmt: skip
 
     return launch
+
+
+def compile_one(case: Case, form: Form | None) -> None:
+    """Fill the caches on disk with a form's kernel, or with DeepGEMM's for a case. What fails does so
+    again where it is timed, and is reported there."""
+    inputs = Inputs(case, 0)
+    try:
+        if form is None:
+            deep_gemm_us(inputs, lambda record: None)
+        else:
+            launcher(form, inputs)()
+            torch.cuda.synchronize()
+    except FAULTS:
+        return
+
+
+def compile_all() -> None:
+    """Every kernel that is timed. Both contiguous cases have the same ones."""
+    work: list[tuple[Case, Form | None]] = [(case, None) for case in CASES]
+    work += [(CASES[0], form) for form in PARTS]
+    work += [(CASES[-1], OURS)]
+    with multiprocessing.get_context("spawn").Pool(len(work)) as pool:
+        pool.starmap(compile_one, work, chunksize=1)
 
 
 def measure(form: Form, inputs: Inputs) -> Record:
@@ -90,30 +106,30 @@ def measure(form: Form, inputs: Inputs) -> Record:
     return {"form": form.name, "us": time_graph(call, 2, 9).us, "error": error}
 
 
-def compare(case: Case, forms: tuple[Form, ...]) -> list[str]:
-    """Lines of a table: every form of a case beside DeepGEMM on the same operands."""
-    inputs = Inputs(case, 0)
-    records: list[Record] = []
+def table(title: str, inputs: Inputs, forms: tuple[Form, ...]) -> None:
+    """Print DeepGEMM's time and, beside it, that of every form on the same operands."""
+    theirs = deep_gemm_us(inputs, lambda record: None)
+    print(f"{title}; DeepGEMM {theirs} us", flush=True)
     for form in forms:
         try:
-            records.append(measure(form, inputs))
-        except (RuntimeError, ValueError, TypeError) as reason:
-            records.append({"form": form.name, "failed": str(reason)[-300:]})
-        print(records[-1], flush=True)
-    theirs = deep_gemm_us(inputs, lambda record: print(record, flush=True))
-    lines = [f"{case.name}; DeepGEMM {theirs} us"]
-    for record in records:
-        us = record.get("us")
+            record = measure(form, inputs)
+        except FAULTS as reason:
+            record = {"us": None, "error": str(reason)[-300:]}
+        us = record["us"]
         ratio = f"{theirs / us:5.2f}" if theirs and us else "     "
-        shown = us or record.get("failed")
-        lines.append(f"  {record['form']:30s} {shown!s:>8}  {ratio}  error={record.get('error')}")
-    return lines
+        print(f"  {form.name:20s} {us!s:>8}  {ratio}  error={record['error']}", flush=True)
 
 
 def main() -> None:
-    """All cases; the last lines are the tables."""
-    tables = [compare(case, FORMS + PARTS if case is CASES[0] else FORMS) for case in CASES]
-    print("\n".join(line for table in tables for line in table))
+    """All cases, the first one with parts left out and with zeros."""
+    compile_all()
+    first = Inputs(CASES[0], 0)
+    table(first.case.name, first, PARTS)
+    for values in (first.x[0], first.w[0]):
+        values.view(torch.uint8).zero_()
+    table(f"{first.case.name}, zeros", first, (OURS, NO_LOADS))
+    for case in CASES[1:]:
+        table(case.name, Inputs(case, 0), (OURS,))
 
 
 if __name__ == "__main__":

@@ -35,10 +35,9 @@ def _load_step(x, w, x_stages, w_stages, bar, x_row, w_row, at, stage):
 @gluon.jit
 def _load_tiles(
     x, w, x_stages, w_stages, full, empty, groups, num_groups, rows, n, k,
-    MASKED: gl.constexpr, BY_ROWS: gl.constexpr, LOADS: gl.constexpr, EXTRA: gl.constexpr,
+    MASKED: gl.constexpr, BY_ROWS: gl.constexpr, LOADS: gl.constexpr,
 ):  # fmt: skip
-    """The loading warp: every step of every tile into the next free stage, and `EXTRA` steps that no
-    tile has, for products that are started before it is known whether a tile follows."""
+    """The loading warp: every step of every tile into the next free stage."""
     STAGES: gl.constexpr = full.shape[0]
     BLOCK_K: gl.constexpr = x_stages.shape[2]
     tiles_n, turn = gl.cdiv(n, COLUMNS), 0
@@ -58,10 +57,6 @@ def _load_tiles(
             turn += 1
         at = next_tile(at, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
         at = skip_padding(at, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
-    for _extra in range(EXTRA):
-        stage = turn % STAGES
-        mbarrier.wait(empty.index(stage), (turn // STAGES & 1) ^ 1)
-        _load_step(x, w, x_stages, w_stages, full.index(stage), 0, 0, 0, stage)
 
 
 @gluon.jit
@@ -128,12 +123,13 @@ def _scaled_products(
     stages, stage, phase, one, two, never, scale_0, scale_1, of_rows, of_block, x_scale_k, steps,
     HALF: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """A warpgroup's half of a tile [64, 128] over all of k, of which the first product is under way.
+    """A warpgroup's half of a tile [64, 128] over all of k.
 
     Every 128 of k have a scale for each row and one for the weights' block. A product is scaled while
     the next one runs, and the scales of the next two are on their way.
     """
     STAGES: gl.constexpr = stages[2].shape[0]
+    one = _start(stages, stage, phase, one, never, HALF)
     total = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
     for pair in range((steps - 1) // 2):
         x_0, w_0 = _scales(of_rows, of_block, x_scale_k, 2 * pair + 2, steps)
@@ -231,9 +227,8 @@ def _multiply_tiles(
 def _multiply_scaled_tiles(
     stages, scales, sizes, strides,
     HALF: gl.constexpr, MASKED: gl.constexpr, SIGNAL: gl.constexpr, BY_ROWS: gl.constexpr,
-    EARLY: gl.constexpr,
 ):  # fmt: skip
-    """The same with scales. The next tile's first product runs while this tile is stored."""
+    """The same with scales. The next tile's first ones are on their way while this tile is stored."""
     x_scales, w_scales = scales
     out, groups, signals, num_groups, rows, n, k = sizes
     x_scale_group, x_scale_row, x_scale_k = strides
@@ -250,12 +245,8 @@ def _multiply_scaled_tiles(
     )  # fmt: skip
     x_0, w_0 = _scales(of_rows, of_block, x_scale_k, 0, steps)
     x_1, w_1 = _scales(of_rows, of_block, x_scale_k, 1, steps)
-    if EARLY:
-        one = _start(stages, stage, phase, one, never, HALF)
     scale_0, scale_1 = x_0 * w_0, x_1 * w_1
     while at[1] < num_groups:
-        if not EARLY:
-            one = _start(stages, stage, phase, one, never, HALF)
         after = next_tile(at, groups, num_groups, rows, tiles_n, MASKED, BY_ROWS)
         total, stage, phase, one, two = _scaled_products(
             stages, stage, phase, one, two, never, scale_0, scale_1, of_rows, of_block, x_scale_k,
@@ -268,19 +259,9 @@ def _multiply_scaled_tiles(
         )  # fmt: skip
         x_0, w_0 = _scales(of_rows, of_block, x_scale_k, 0, steps)
         x_1, w_1 = _scales(of_rows, of_block, x_scale_k, 1, steps)
-        if EARLY:
-            one = _start(stages, stage, phase, one, never, HALF)
         _store_tile(out, total, at, signals, rows, n, HALF, SIGNAL)
         scale_0, scale_1 = x_0 * w_0, x_1 * w_1
         at = after
-    if EARLY:
-        if never:
-            # Without this path the compiler waits for every product at once.
-            two = _start(stages, stage, phase, two, never, HALF)
-            warpgroup_mma_wait(1, deps=(one,))
-            warpgroup_mma_wait(0, deps=(two,))
-        else:
-            warpgroup_mma_wait(0, deps=(one,))
 
 
 @gluon.jit
@@ -288,7 +269,7 @@ def specialised_gemm_kernel(
     x, x_scales, w, w_scales, out, groups, signals,
     num_groups, rows, n, k, x_scale_group, x_scale_row, x_scale_k,
     MASKED: gl.constexpr, SCALED: gl.constexpr, SIGNAL: gl.constexpr, BY_ROWS: gl.constexpr,
-    STAGES: gl.constexpr, LOADS: gl.constexpr, EARLY: gl.constexpr = True,
+    STAGES: gl.constexpr, LOADS: gl.constexpr,
 ):  # fmt: skip
     """See `executor.kernels.gemm`; tiles of 128 x 128. `num_groups` is 1 in the contiguous layout.
     Without `LOADS` all steps multiply the first operands: wrong results, and the time that loads do
@@ -308,16 +289,16 @@ def specialised_gemm_kernel(
     strides = (x_scale_group, x_scale_row, x_scale_k)
     loads = (
         x, w, x_stages, w_stages, full, empty, groups, num_groups, rows, n, k, MASKED, BY_ROWS,
-        LOADS, 1 if SCALED and EARLY else 0,
+        LOADS,
     )  # fmt: skip
     if SCALED:
         gl.warp_specialize(
             [
                 (_multiply_scaled_tiles, (
-                    stages, scales, sizes, strides, 0, MASKED, SIGNAL, BY_ROWS, EARLY,
+                    stages, scales, sizes, strides, 0, MASKED, SIGNAL, BY_ROWS,
                 )),
                 (_multiply_scaled_tiles, (
-                    stages, scales, sizes, strides, 1, MASKED, SIGNAL, BY_ROWS, EARLY,
+                    stages, scales, sizes, strides, 1, MASKED, SIGNAL, BY_ROWS,
                 )),
                 (_load_tiles, loads),
             ],

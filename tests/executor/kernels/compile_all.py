@@ -5,7 +5,10 @@ Run as `compile_all.py` without the interpreter.
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import triton
@@ -60,9 +63,26 @@ def compiled(kernel: Any, constants: dict[str, Any], warps: int, **types: str) -
     ptx = result.asm["ptx"]
     assert ".target sm_90" in ptx
     assert result.metadata.shared <= SHARED_BYTES, (kernel.__name__, result.metadata.shared)
+    if kernel.is_gluon():
+        assert_in_flight(kernel.__name__, ptx)
     return (
         f"{kernel.__name__}: {result.metadata.shared} bytes shared, {ptx.count('wgmma.mma')} wgmma"
     )
+
+
+def assert_in_flight(name: str, ptx: str) -> None:
+    """Fail if the assembler waits for every product at once, of which it only says so, or spills."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        command = [triton.knobs.nvidia.ptxas.path, "-v", "--gpu-name=sm_90a", str(source)]
+        done = subprocess.run(
+            [*command, "-o", str(source.with_suffix(".cubin"))],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    said = done.stderr
+    assert "serialized" not in said, (name, said)
+    assert " 0 bytes spill stores" in said, (name, said)
 
 
 def gemm(fp8: bool, masked: bool, tile: tuple[int, int], stages: int) -> str:
@@ -89,7 +109,7 @@ def specialised(fp8: bool, masked: bool, stages: int) -> str:
     k, dtype = 128 if fp8 else 64, "fp8e4nv" if fp8 else "bf16"
     constants = {
         "MASKED": masked, "SCALED": fp8, "SIGNAL": int(masked), "BY_ROWS": masked,
-        "STAGES": stages, "LOADS": True, "EARLY": True,
+        "STAGES": stages, "LOADS": True,
     }  # fmt: skip
     types = {"x": tiles(dtype, 64, k), "w": tiles(dtype, 128, k)}
     if not fp8:
