@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -148,12 +148,16 @@ class CudaQueues:
         """Whether a graph is kept for replay."""
         return bool(self._graphs)
 
-    def finish(self, what: str, *, timing: bool = False) -> list[torch.cuda.Event]:
-        """Wait for all streams with the deadline; an event a stream, recorded at its end."""
+    def finish(
+        self, what: str, *, timing: bool = False, meanwhile: Callable[[], None] = lambda: None
+    ) -> list[torch.cuda.Event]:
+        """Wait for all streams with the deadline; an event a stream, recorded at its end. What is done
+        `meanwhile` delays no end."""
         ends = []
         for stream in self._streams.values():
             ends.append(torch.cuda.Event(enable_timing=timing))
             ends[-1].record(stream)
+        meanwhile()
         for name, event in zip(self._streams, ends, strict=True):
             self.wait_for(event, f"{what}, stream {name}")
         return ends

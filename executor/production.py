@@ -56,7 +56,9 @@ class Production:
     and profiler range. `beat` is told each op;
     `check` raises when something went wrong on the device.
     `launchers` launch an op by its kernel name; `walks_calls` takes the steps inside a library call one
-    by one, and `signals` says that ops may raise and poll them.
+    by one, and `signals` says that ops may raise and poll them. `poison` fills a run's results with NaN
+    before the next run, which must not read them. That is for checks: the pause that it makes between
+    runs is a rest that no server has, after which a GPU at its power limit is faster.
     """
 
     state: ProductionState
@@ -67,6 +69,7 @@ class Production:
     spans: SpanSource = "none"
     annotate: bool = False
     flush: bool = False
+    poison: bool = True
     sleep_ns: int = GATE_NS
     deadline_s: float = 15.0
     launchers: Mapping[str, Launcher] = field(default_factory=lambda: LAUNCHERS)
@@ -79,13 +82,13 @@ class Production:
 
     def __post_init__(self) -> None:
         self._queues = CudaQueues(self.pool, deadline_s=self.deadline_s)
-        self._launchers: dict[str, Launcher] = {}
         self._ready: dict[str, _Ready] = {}
         self._timed: list[_Timed] = []
         self._in_call = False
         self._partitions = Partitions()
         self._current: torch.cuda.Stream | None = None
         self._program: Program | None = None
+        self._streams: list[torch.cuda.Stream] = []
         self._flushed = torch.empty(
             FLUSH_BYTES if self.flush else 0, dtype=torch.int8, device="cuda"
         )
@@ -101,32 +104,42 @@ class Production:
         return self.gate.clock.error_ns
 
     def prepare(self, program: Program, rank: int) -> None:
-        """Check a new program's ops, poison and drop the last run's buffers, and launch the gate."""
-        if program is not self._program:
-            check_kernels(program, self.launchers, signals=self.signals)
-            self._launchers = {
-                op.name: self.launchers[kernel_name(op)] for op in program.launches(rank)
-            }
-            self._queues.forget_graphs()
-            self._program = program
+        """Check and bind a new program's ops, drop the last run's buffers, and launch the gate."""
         self._queues.prepare(program)
+        streams = [self._queues.stream(stream.name) for stream in program.streams]
         torch.cuda.synchronize()
+        if program is not self._program or streams != self._streams:
+            self._bind(program, rank)
+            self._program, self._streams = program, streams
         if not self._queues.has_graph:
-            kept = self.inputs.keys()
-            poison([v for k, v in self.buffers.items() if k not in kept and "kv_cache" not in k])
-            self.buffers = dict(self.inputs)
-            torch.cuda.synchronize()
+            self._drop()
         self._timed.clear()
+        self._start(program)
+
+    def _bind(self, program: Program, rank: int) -> None:
+        check_kernels(program, self.launchers, signals=self.signals)
+        self._queues.forget_graphs()
         exchanges = {exchange.name: exchange for exchange in program.exchanges}
         self._ready = {op.name: self._of(op, exchanges) for op in program.launches(rank)}
-        self._start(program)
+
+    def _drop(self) -> None:
+        """Leave nothing but the inputs in the dictionary that the ops were bound to. A graph's memory is
+        its own, and results that it replays into are kept."""
+        if self.poison:
+            kept = self.inputs.keys()
+            fill_with_nan(
+                [v for k, v in self.buffers.items() if k not in kept and "kv_cache" not in k]
+            )
+            torch.cuda.synchronize()
+        self.buffers.clear()
+        self.buffers.update(self.inputs)
 
     def _of(self, op: Op, exchanges: Mapping[str, Exchange]) -> _Ready:
         exchange = exchanges[op.exchange] if op.exchange else None
         where = f" of exchange {op.exchange}" if op.exchange else ""
         return _Ready(
             Call(op, self.state.rank, self.buffers, self.state, exchange),
-            self._launchers[op.name],
+            self.launchers[kernel_name(op)],
             self._queues.stream(op.stream),
             f"op {op.name}{where}",
             op.grid.enforced_budget if op.grid.limited_by == "green_context" else None,
@@ -208,8 +221,8 @@ class Production:
         self.beat("the end of the program")
         torch.cuda.set_stream(torch.cuda.default_stream())
         self._current = None
-        self.clocks.sample()
-        ends = self._queues.finish(f"rank {self.state.rank}: the program", timing=True)
+        what = f"rank {self.state.rank}: the program"
+        ends = self._queues.finish(what, timing=True, meanwhile=self.clocks.sample)
         self.check()
         self.makespan_ns = max(round(self._origin.elapsed_time(end) * 1e6) for end in ends)
         return tuple(self._span(timed) for timed in self._timed)
@@ -246,7 +259,7 @@ def check_kernels(program: Program, launchers: Mapping[str, Launcher], *, signal
                 )
 
 
-def poison(value: Any) -> None:
+def fill_with_nan(value: Any) -> None:
     """Fill every tensor in nested containers with NaN (integers with a value no index has)."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point() and value.element_size() > 1:
@@ -255,7 +268,7 @@ def poison(value: Any) -> None:
             value.view(torch.uint8).fill_(0x7F)
     elif isinstance(value, dict):
         for item in value.values():
-            poison(item)
+            fill_with_nan(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            poison(item)
+            fill_with_nan(item)
