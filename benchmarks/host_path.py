@@ -42,7 +42,7 @@ def measured(sessions: Any, group: Group, rank: int) -> tuple[Table, list[int]]:
     (schedule,) = group.schedules
     program, session = group.program(schedule), sessions.of(group.deployment)
     kernels = sessions.kernel_set(
-        session, group.batch, group.routing, layers=LAYERS, deadline_s=LIMIT_S
+        session, group.batch, group.routing, layers=LAYERS, deadline_s=LIMIT_S, poison=False
     )
     for _ in range(WARM_UPS):
         execute(program, kernels, rank=rank)

@@ -65,7 +65,12 @@ class Bench:
         program = group.program(schedule, eager=True)
         session = self.sessions.of(group.deployment)
         kernels = self.sessions.kernel_set(
-            session, group.batch, group.routing, layers=LAYERS, deadline_s=LIMIT_S
+            session,
+            group.batch,
+            group.routing,
+            layers=LAYERS,
+            deadline_s=LIMIT_S,
+            poison=False,
         )
         gc.collect()
 

@@ -135,7 +135,12 @@ class Bench:
         sets = {}
         for name in schedules:
             sets[name] = self.sessions.kernel_set(
-                session, group.batch, group.routing, layers=group.layers, deadline_s=LIMIT_S
+                session,
+                group.batch,
+                group.routing,
+                layers=group.layers,
+                deadline_s=LIMIT_S,
+                poison=False,
             )
             self.watchdog.beat(f"{group.name}, {name}")
             execute(group.program(name, eager=True), sets[name], rank=self.rank)

@@ -102,6 +102,6 @@ def open_prober(sessions: Sessions, deployment: Deployment, phase: Phase) -> Pro
     session = sessions.of(deployment)
     case = probe_case(deployment, phase)
     kernels = sessions.kernel_set(
-        session, case.batch, case.routing, layers=LAYERS, deadline_s=DEADLINE_S
+        session, case.batch, case.routing, layers=LAYERS, deadline_s=DEADLINE_S, poison=False
     )
     return Prober(session, kernels, case)

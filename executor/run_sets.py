@@ -110,7 +110,13 @@ def _opened(job: Job, rank: int, beat: _Beat) -> tuple[Session, Production, Prob
     )
     session = sessions.of(job.deployment)
     kernels = sessions.kernel_set(
-        session, job.batch, job.routing, layers=job.layers, flush=job.flush, deadline_s=240.0
+        session,
+        job.batch,
+        job.routing,
+        layers=job.layers,
+        flush=job.flush,
+        deadline_s=240.0,
+        poison=False,
     )
     return session, kernels, open_prober(sessions, job.deployment, job.batch.phase)
 
