@@ -34,7 +34,8 @@ class Take:
 @dataclass
 class TimedKernels:
     """Times of a calibration's kernels as they come in, task by task. A task's load is the time of its
-    kernels that are bound by arithmetic, as they weigh, over that of its runs."""
+    kernels that are bound by arithmetic, as they weigh, over that of its runs and the pauses behind
+    them, or of its runs alone where nobody measured the pauses."""
 
     sheet: Sheet | None
     _points: list[tuple[str, MeasuredPoint]] = field(default_factory=list)
@@ -48,9 +49,10 @@ class TimedKernels:
             weight = self.sheet.weight(point.work, point.sms)
             self._busy[task] = self._busy.get(task, 0.0) + weight * point.ns * times
 
-    def run(self, task: str, ns: float, count: int) -> None:
-        """So many runs of the task's program, each of this length."""
-        self._runs[task] = ns * count
+    def run(self, task: str, ns: float, count: int, period_ns: float | None = None) -> None:
+        """So many runs of the task's program, each of this length. The next begins a period after it, if
+        that is known: power is drawn over both, and the pause between them is a rest."""
+        self._runs[task] = (ns if period_ns is None else period_ns) * count
 
     def takes(self) -> list[Take]:
         """All kernels, each with its task's load."""
@@ -108,7 +110,9 @@ def _gain(
     left = np.zeros(len(shares))
     for ns, load in same:
         rest = np.minimum(most, np.maximum(0.0, 1.0 - load))
-        logs = np.log(np.minimum(ns / (1.0 - shares * rest), ns + saved * rest))
+        # Without a rest nothing is saved, however much a rest would save.
+        most_ns = ns + np.where(rest > 0.0, saved, 0.0) * rest
+        logs = np.log(np.minimum(ns / (1.0 - shares * rest), most_ns))
         left += np.sum((logs - logs.mean(axis=1, keepdims=True)) ** 2, axis=1)
     none, best = float(left[0]), int(np.argmin(left))
     if left[best] >= LEFT * none:

@@ -81,7 +81,9 @@ def sorted_out(
                 timed.kernel(record.get("task", ""), point, record.get("runs", 0))
                 launched.setdefault(point.work.kind, []).extend(record.get("launches", ()))
             elif what == "run":
-                timed.run(record.get("task", ""), record["ns"], record["count"])
+                timed.run(
+                    record.get("task", ""), record["ns"], record["count"], record.get("period_ns")
+                )
             elif what == "beside":
                 slowed.append(record)
             elif what == "gaps":

@@ -133,13 +133,27 @@ def without_peers(mine: Times, ranks: Sequence[Times], ops: Mapping[str, Op]) ->
 
 def run_ns(runs: Runs) -> float:
     """From the first kernel's start to the last one's end, median of all runs of a program."""
-    count = max(len(repeats) for repeats in runs.values())
-    taken = []
-    for i in range(count):
-        kernels = [kernel for repeats in runs.values() for kernel in repeats[i]]
-        if kernels:
-            taken.append(max(k.end_ns for k in kernels) - min(k.start_ns for k in kernels))
-    return median(taken)
+    return median(end - start for start, end in _bounds(runs))
+
+
+def period_ns(runs: Runs) -> float:
+    """From a run's first kernel to the next run's first, median of all runs that another follows: a run
+    and the pause behind it. A single run is its own period."""
+    starts = [start for start, _ in _bounds(runs)]
+    return median(b - a for a, b in pairwise(starts)) if len(starts) > 1 else run_ns(runs)
+
+
+def _bounds(runs: Runs) -> list[tuple[float, float]]:
+    """Start and end of every run of a program that launched anything."""
+    every = [
+        [kernel for kernels in at_once for kernel in kernels]
+        for at_once in zip(*runs.values(), strict=True)
+    ]
+    return [
+        (min(k.start_ns for k in kernels), max(k.end_ns for k in kernels))
+        for kernels in every
+        if kernels
+    ]
 
 
 def slowest_rank(ranks: Sequence[Times], ops: Mapping[str, Op]) -> int:

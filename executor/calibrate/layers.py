@@ -20,6 +20,7 @@ from executor.calibrate.layer_points import (
     launch_gap_ns,
     launched_nothing,
     launches_by_op,
+    period_ns,
     point_records,
     run_ns,
     slowest_rank,
@@ -67,7 +68,12 @@ class LayerBench:
         case = case_of(task, self.scenarios, ranks, self.hardware)
         session = self.sessions.of(case.deployment)
         kernels = self.sessions.kernel_set(
-            session, case.batch, case.routing, layers=LAYERS, deadline_s=DEADLINE_S
+            session,
+            case.batch,
+            case.routing,
+            layers=LAYERS,
+            deadline_s=DEADLINE_S,
+            poison=False,
         )
         gc.collect()
         for _ in range(WARM_UPS):
@@ -109,15 +115,20 @@ class LayerBench:
         gap = launch_gap_ns(runs)
         graphs = case.batch.phase == "decode"
         times = times_by_op(runs, ops, max(0.0, gap - GRAPH_SAVES_NS) if graphs else gap, calls)
-        mine = (times, state, run_ns(runs))
-        every, states, taken = zip(*gathered(mine), strict=True)
+        mine = (times, state, run_ns(runs), period_ns(runs))
+        every, states, taken, periods = zip(*gathered(mine), strict=True)
         count = max(len(repeats) for repeats in runs.values())
         slow = slowest_rank(every, ops)
         alone, clocks = without_peers(every[slow], every, ops), state_record(states[slow])
         ops = case.ops(slow)
         return [
             {"what": "trace_gap", "ns": round(gap, 1)},
-            {"what": "run", "ns": round(max(taken)), "count": count},
+            {
+                "what": "run",
+                "ns": round(max(taken)),
+                "period_ns": round(max(periods)),
+                "count": count,
+            },
             *point_records(alone, ops, self.num_sms, clocks, launches_by_op(runs, ops, calls)),
             *(() if calls else launched_nothing(runs, ops)),
         ]

@@ -14,6 +14,7 @@ from executor.calibrate.layer_points import (
     held_sms,
     launch_gap_ns,
     launches_by_op,
+    period_ns,
     point_records,
     run_ns,
     slowest_rank,
@@ -160,6 +161,20 @@ def test_a_run_lasts_from_its_first_kernel_to_its_last() -> None:
     }
     # 300 ns and 200 ns; what launched nothing does not count.
     assert run_ns(runs) == 250.0
+
+
+def test_a_period_is_a_run_and_the_pause_behind_it() -> None:
+    runs: Runs = {
+        "a": [(run("x", 10, 100),), (run("x", 5000, 80),), (), (run("x", 13000, 90),)],
+        "b": [(run("y", 0, 400),), (run("y", 5100, 100),), (), (run("y", 13100, 50),)],
+    }
+    # Starts at 0, 5000 and 13000; a run that launched nothing does not count.
+    assert period_ns(runs) == 6500.0
+
+
+def test_a_single_run_has_no_pause() -> None:
+    runs: Runs = {"a": [(run("x", 50, 100),)], "b": [(run("y", 200, 50),)]}
+    assert period_ns(runs) == run_ns(runs) == 200.0
 
 
 def test_the_rank_whose_gpu_is_slower_counts() -> None:

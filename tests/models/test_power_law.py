@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from models.calibrated_power import Take, TimedKernels, at_rest, fit_power
+from models.calibration_records import sorted_out, work_record
 from models.counts import gemm
 from models.measured import MeasuredPoint
 from models.power_law import Gain, PowerLaw, Sheet
@@ -90,3 +93,44 @@ def test_a_tasks_load_is_its_arithmetic_over_its_runs() -> None:
     timed.run("one", 2000.0, 5)
     # 20 runs of 300 ns in five runs of 2000 ns; nobody timed the second task's runs.
     assert [take.load for take in timed.takes()] == [pytest.approx(0.6), pytest.approx(0.6), None]
+
+
+def test_pauses_between_runs_are_rests_too() -> None:
+    timed = TimedKernels(SHEET)
+    timed.kernel("", MeasuredPoint(dense(4096).work, 132, 300.0), 20)
+    timed.run("", 2000.0, 5, 3000.0)
+    # 20 runs of 300 ns in five periods of 3000 ns.
+    assert [take.load for take in timed.takes()] == [pytest.approx(0.4)]
+
+
+def test_records_say_how_far_apart_runs_began_or_only_how_long_they_were() -> None:
+    """Runs of nothing but arithmetic, in one of two tasks with pauses of a quarter of the time: only who
+    knows of the pauses knows why its kernels were faster."""
+    points: list[dict[str, Any]] = [
+        {
+            "what": "alone",
+            "task": task,
+            "work": work_record(dense(rows).work),
+            "sms": 132,
+            "ns": round(loaded(full_ns, load)),
+            "spread": 0.0,
+            "runs": 10,
+            "mhz": mhz,
+        }
+        for rows, full_ns in ((4096, 60e3), (8192, 120e3))
+        for task, load, mhz in (("back to back", 1.0, 1500), ("with pauses", 0.75, 1980))
+    ]
+    busy_ns = {
+        task: sum(p["ns"] * p["runs"] for p in points if p["task"] == task) / 10
+        for task in ("back to back", "with pauses")
+    }
+    runs: list[dict[str, Any]] = [
+        {"what": "run", "task": task, "ns": round(ns), "count": 10} for task, ns in busy_ns.items()
+    ]
+    # All arithmetic as far as the runs tell.
+    assert sorted_out([*points, *runs], 0, "here", SHEET).power is None
+    runs[1]["period_ns"] = round(busy_ns["with pauses"] / 0.75)
+    law = sorted_out([*points, *runs], 0, "here", SHEET).power
+    assert law is not None
+    under, rest = (law.under(dense(8192).work, loaded(120e3, 0.7), load) for load in (1.0, 0.75))
+    assert under / rest == pytest.approx(loaded(120e3, 1.0) / loaded(120e3, 0.75), rel=0.01)
