@@ -38,7 +38,7 @@ def add_footprints(content: dict[str, Any], records: Records, profile: ProfileFi
         offered = {name: getattr(profile.sm, name) for name in RESOURCES}
         if kind not in profile.kernels or not taken["threads"]:
             continue
-        if kind in ("combine_send", "combine_recv"):
+        if kind == "combine_recv":
             taken["ctas"] = "experts_or_tokens"
         if profile.kernels[kind].ctas in PER_CTA:
             taken |= _per_cta(point for point in records.points if point.work.kind == kind)

@@ -5,7 +5,7 @@ A hardware profile (YAML) resolves to a `Machine`; nothing here knows about sche
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import log
 from typing import Literal, Protocol
@@ -219,7 +219,7 @@ class Machine:
     the name of the GPU, "" where it has none. `front_ends` says which front end each stream of a
     program's list has, over and over; it counts where `Gaps.turn` is known. `flop_dtypes` are those
     that the GPU has a peak for, () where nothing says it. With a `power` law the costs are those at
-    rest.
+    rest. `unlimited` kinds of kernels heed no budget.
     """
 
     name: str
@@ -243,6 +243,14 @@ class Machine:
     flop_dtypes: tuple[str, ...] = ()
     signalled: tuple[tuple[str, int, int, float], ...] = ()
     power: PowerLaw | None = None
+    unlimited: frozenset[str] = frozenset()
+
+    def launched(self, work: Work, grid: Grid) -> Grid:
+        """How the machine's libraries launch what a schedule asks for: kernels that take no number of SMs
+        are not limited."""
+        if grid.sm_budget is None or work.kind not in self.unlimited:
+            return grid
+        return replace(grid, limited_by="ignored")
 
     def signal_ratio(self, kind: str, rows: int, sms: int) -> float:
         """How many times as long signals make a kernel of so many expert rows, read along the logs of its

@@ -299,6 +299,7 @@ def _machine(read: _Files) -> Machine:
         ),
         flop_dtypes=tuple(sorted(gpu.peak_tflops)),
         power=_power(profile),
+        unlimited=frozenset(k for k, entry in profile.kernels.items() if not entry.budget),
     )
 
 

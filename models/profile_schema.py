@@ -162,6 +162,7 @@ class KernelKind(Section):
 
     grid: GridKind
     gang: bool = False
+    budget: bool = True
     ctas: Literal[
         "sms",
         "tiles",

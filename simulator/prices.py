@@ -42,7 +42,9 @@ class Prices:
             value = (work, grid, sms)
             cost = self._alone_by_value.get(value)
             if cost is None:
-                cost = self._alone_by_value[value] = self._machine.costs.alone(work, grid, sms)
+                launched = self._machine.launched(work, grid)
+                cost = self._machine.costs.alone(work, launched, sms)
+                self._alone_by_value[value] = cost
             if cost.ns < 0:
                 raise ValueError(f"{work.kind} on {sms} SMs costs {cost.ns} ns")
             self._alone[key] = cost
@@ -59,6 +61,7 @@ class Prices:
         return launched
 
     def _launch(self, work: Work, grid: Grid) -> Launched:
+        grid = self._machine.launched(work, grid)
         footprint = self._machine.costs.footprint(work, grid)
         if footprint.ctas < 1:
             raise ValueError(f"{work.kind} launches {footprint.ctas} CTAs")

@@ -40,7 +40,7 @@ class Fastest:
 
     def _sm_ns(self, work: Work, grid: Grid) -> tuple[float, ...]:
         machine = self.machine
-        footprint = machine.costs.footprint(work, grid)
+        footprint = machine.costs.footprint(work, machine.launched(work, grid))
         per_sm = machine.sm.ctas(footprint)
         pieces = footprint.tiles or footprint.ctas
         cta_ns = min(ns / -(-pieces // (sms * per_sm)) for sms, ns in self._curve(work, grid))
@@ -63,6 +63,7 @@ class Fastest:
         key = (work, grid)
         if key not in self._points:
             machine = self.machine
+            grid = machine.launched(work, grid)
             budget = grid.enforced_budget or machine.num_sms
             most = max(1, min(budget, machine.num_sms, machine.costs.footprint(work, grid).ctas))
             counts = {*range(1, most + 1, max(1, most // _SM_STEPS)), most}
