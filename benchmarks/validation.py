@@ -5,12 +5,14 @@
         -o benchmarks/data/validation_probed.jsonl
     python -m benchmarks.validation compare benchmarks/data/validation_h200_2x.jsonl \\
         -o docs/validation.md --readme README.md
+    python -m benchmarks.validation again benchmarks/data/validation_h200_2x.jsonl
 
 `compare` takes what `benchmarks.validation_run` wrote; with `--readme` it also renews the table between
 the two marks of that file. Where a probe of the host stands beside a measured case, the prediction that is
 compared is made again with the host's speed of that probe, from the profile that was predicted with and
 nothing else of the measurement; `predict` with the measured file writes these down, and `compare` takes
-them from there as long as the probes are the same. Gains are `t_sequential / t - 1`.
+them from there as long as the probes are the same. `again` sums up what the engine and profiles as they
+are now make of the same cases, after the fact. Gains are `t_sequential / t - 1`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
-from benchmarks.validation_document import document, readme_block, with_block
+from benchmarks.validation_document import document, predictors, readme_block, summary, with_block
 from benchmarks.validation_outcome import PUBLIC_NAME, cases, probes_of
 from benchmarks.validation_predictors import by_engine, by_plain
 from models.host import HostProbe, on_host
@@ -100,6 +102,27 @@ def on_probed_hosts(
     return again
 
 
+def as_now(
+    records: Iterable[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The records of what was measured, predicted again by the engine and profiles as they are now, with
+    the probed hosts: after the fact."""
+    found = {e["group"]: e for e in entries if "makespans_ns" in e}
+    again: list[Mapping[str, Any]] = []
+    for record in records:
+        entry = found.get(record["group"])
+        if entry is None:
+            continue
+        group, name = _groups()[record["group"]], record["schedule"]
+        machine, public = _machine(record["profile"]), _machine(PUBLIC)
+        if "probe" in entry:
+            now = on_host_of(probes_of(entry), group, name, machine, public)
+        else:
+            now = predict(group, name, machine, public)
+        again.append({**record, **now})
+    return again
+
+
 def _again(record: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     machine = _machine(record["profile"])
     if machine.profile_sha256 != record["sha256"]:
@@ -156,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=("predict", "compare"))
+    parser.add_argument("what", choices=("predict", "compare", "again"))
     parser.add_argument("measured", type=Path, nargs="?")
     parser.add_argument("--profile", default=PROFILES[2], help="of two ranks")
     parser.add_argument("--one", default=PROFILES[1], help="profile of one rank")
@@ -173,9 +196,14 @@ def main() -> None:
             hosted = on_probed_hosts(read(arguments.predicted), read(arguments.measured))
             found = (record for record in hosted if "probe" in record)
         text = "".join(json.dumps(record) + "\n" for record in found)
+    elif arguments.measured is None:
+        parser.error(f"{arguments.what} needs the file of measured cases")
+    elif arguments.what == "again":
+        entries = read(arguments.measured)
+        now = cases(as_now(read(arguments.predicted), entries), entries)
+        hiding = [case for case in now if case.hides]
+        text = "\n".join([*summary(now), "", "communication hidden", "", *predictors(hiding)])
     else:
-        if arguments.measured is None:
-            parser.error("compare needs the file of measured cases")
         text = compared(arguments.predicted, arguments.measured, arguments.readme)
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
