@@ -1,8 +1,8 @@
 """Low-latency exchanges: send, flight, receive (rule 6).
 
-A send kernel waits for nobody. The flight holds no SMs; it starts once every rank's send writes, and
-ends no earlier than the last send and a latency. A receive kernel holds its SMs until its rank's
-flight is over, and only then does its own work.
+A send kernel waits for nobody, and writes once all its CTAs are placed. The flight holds no SMs; it
+starts once every rank's send writes, and ends no earlier than the last send and a latency. A receive
+kernel holds its SMs until its rank's flight is over, and only then does its own work.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _kernel_span(kernel: Kernel) -> Span:
 
 
 def _flight_span(name: str, flown: Flown) -> Span:
-    """The flight of an exchange to one rank: `<exchange>.flight`, from the last send's start."""
+    """The flight of an exchange to one rank: `<exchange>.flight`, from when the last send writes."""
     op = flown.send.op
     stalls = []
     lost_ns = min(flown.lost_ns, flown.landed - flown.start)  # the shares of an instant round up

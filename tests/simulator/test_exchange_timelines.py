@@ -107,6 +107,22 @@ def test_a_flight_holds_no_sms_and_starts_with_the_last_send() -> None:
     assert resident.points == ((0, 64), (10_000, 0), (11_800, 64), (85_000, 0))
 
 
+def test_a_flight_starts_when_the_last_send_has_all_its_ctas() -> None:
+    # On rank 0 compute leaves 32 SMs: half of the send waits for it, and the reaction time of 0.4.
+    busy = [kernel("A", 100, 30, "alt"), *low_latency(10, 5)]
+    timeline = simulate(
+        program(busy, low_latency(10, 5), exchanges=[exchange("x", PAIR, flight_us=50)]),
+        machine(),
+    )
+    assert times(timeline, "x.send", 0) == (0.0, 40.4)
+    assert times(timeline, "x.send", 1) == (0.0, 10.0)
+    for rank in (0, 1):
+        assert times(timeline, "x.flight", rank) == (30.4, 80.4)
+    assert times(timeline, "x.recv", 1) == (11.8, 85.4)
+    stalls = [(s.cause, s.ns / US, s.culprit_rank) for s in span(timeline, "x.recv", 1).stalls]
+    assert stalls == [("peer_wait", 18.6, 0), ("dependency", 50.0, 0)]
+
+
 def test_a_flight_ends_no_earlier_than_the_last_send_and_a_latency() -> None:
     ranks = [low_latency(10, 5), low_latency(60, 5)]
     timeline = simulate(
