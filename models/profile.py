@@ -164,9 +164,33 @@ def _validated(layers: tuple[Layer, ...]) -> ProfileFile:
         if isinstance(table.get("key"), list):
             table["key"] = tuple(table["key"])
     try:
-        return ProfileFile.model_validate(content)
+        profile = ProfileFile.model_validate(content)
     except ValidationError as error:
         raise _refusal(layers, error) from error
+    _check_power(layers, profile)
+    return profile
+
+
+def _check_power(layers: tuple[Layer, ...], profile: ProfileFile) -> None:
+    """InputError for a gain of kernels that the profile does not list, or that leaves them no time at rest."""
+    if profile.power is None:
+        return
+    for kind, gain in profile.power.kinds.items():
+        keys = ["power", "kinds", kind]
+        if kind not in profile.kernels:
+            layer, line = _place(layers, keys)
+            raise InputError(
+                str(layer.path), ".".join(keys), kind, choices(profile.kernels, kind), line
+            )
+        if gain.share * profile.power.most >= 1.0:
+            layer, line = _place(layers, [*keys, "share"])
+            raise InputError(
+                str(layer.path),
+                ".".join([*keys, "share"]),
+                gain.share,
+                f"less than 1 / most = {1.0 / profile.power.most:.3g}",
+                line,
+            )
 
 
 def _check_whole(layers: tuple[Layer, ...], content: Mapping[str, Any]) -> None:

@@ -11,6 +11,8 @@ from models.errors import InputError
 from models.profile import library_machines, load_machine
 from models.work import Grid
 
+POWER = "base: h200-8x-ib\npower:\n  source: x\n  most: 0.5\n  kinds: "
+
 
 def test_the_library_states_the_data_sheets() -> None:
     assert set(library_machines()) >= {"h100-8x-ib", "h200-2x-nvlink", "h200-8x-ib"}
@@ -82,6 +84,8 @@ def test_a_profile_of_ones_own_changes_what_it_names(tmp_path: Path) -> None:
         ("base: h200-8x-ib\nfabric:\n  nic_gbps: .nan\n", "fabric.nic_gbps", 3),
         ("base: h200-8x-ib\nforms:\n  mine: {floor_us: 1}\n", "forms.mine.source", 3),
         ("base: h200-8x-ib\nkernels:\n  gemm: {grid: wavy}\n", "kernels.gemm.grid", 3),
+        ("POWER{gemm: {share: 2.0, ns: 9}}\n", "power.kinds.gemm.share", 5),
+        ("POWER{gem: {share: 1.0, ns: 9}}\n", "power.kinds.gem", 5),
         ("base: nowhere\n", "hardware", 0),
         ("name: mine\nschema: 1\n", "source", 0),
         ("name: [unclosed\n", "file", 2),
@@ -93,7 +97,7 @@ def test_a_profile_of_ones_own_changes_what_it_names(tmp_path: Path) -> None:
 def test_a_fault_is_named_by_file_line_and_key(
     tmp_path: Path, text: str, key: str, line: int
 ) -> None:
-    path = derived(tmp_path, text)
+    path = derived(tmp_path, text.replace("POWER", POWER))
     with pytest.raises(InputError) as caught:
         load_machine(path)
     assert caught.value.key == key
