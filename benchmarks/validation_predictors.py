@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.validation_cases import Group
 from models.machine import Machine
+from models.power import costs_of
 from models.work import EXCHANGE_KINDS, Work
 from moe_overlap.gated import predicted
 from moe_overlap.uncertain import Prediction, prediction
@@ -56,8 +57,9 @@ def _exchange_sms(group: Group) -> int:
 
 def _sums(program: Program, machine: Machine, rank: int) -> tuple[float, float]:
     compute = communication = 0.0
+    costs = costs_of(machine, rank)
     for op in program.launches(rank):
-        ns = machine.costs.alone(op.work, op.grid, op.grid.enforced_budget or machine.num_sms).ns
+        ns = costs.alone(op.work, op.grid, op.grid.enforced_budget or machine.num_sms).ns
         if op.work.kind in EXCHANGE_KINDS:
             communication += ns
         else:

@@ -220,6 +220,7 @@ class Machine:
     program's list has, over and over; it counts where `Gaps.turn` is known. `flop_dtypes` are those
     that the GPU has a peak for, () where nothing says it. With a `power` law the costs are those at
     rest. `unlimited` kinds of kernels heed no budget.
+    `loads` are those of its ranks where they are known.
     """
 
     name: str
@@ -244,6 +245,7 @@ class Machine:
     signalled: tuple[tuple[str, int, int, float], ...] = ()
     power: PowerLaw | None = None
     unlimited: frozenset[str] = frozenset()
+    loads: tuple[tuple[int, float], ...] = ()
 
     def launched(self, work: Work, grid: Grid) -> Grid:
         """How the machine's libraries launch what a schedule asks for: kernels that take no number of SMs

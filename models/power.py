@@ -1,7 +1,8 @@
-"""A machine under a load: costs of kernels by how busy the schedule keeps the tensor cores."""
+"""A machine whose ranks are under loads: costs of kernels by how busy the schedule keeps each GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from models.machine import Cost, Costs, Footprint, Machine
@@ -27,9 +28,17 @@ class LoadedCosts:
         return self.below.footprint(work, grid)
 
 
-def under_load(machine: Machine, load: float) -> Machine:
-    """The machine in a schedule that is busy with arithmetic for this share of its time; without a power
+def under_loads(machine: Machine, loads: Mapping[int, float]) -> Machine:
+    """The machine whose ranks are busy with arithmetic for these shares of their time; without a power
     law it stays as it is."""
-    if machine.power is None:
-        return machine
-    return replace(machine, costs=LoadedCosts(machine.costs, machine.power, load), power=None)
+    return (
+        machine if machine.power is None else replace(machine, loads=tuple(sorted(loads.items())))
+    )
+
+
+def costs_of(machine: Machine, rank: int) -> Costs:
+    """The costs of a rank: at rest where it has no load."""
+    load = dict(machine.loads).get(rank)
+    if machine.power is None or load is None:
+        return machine.costs
+    return LoadedCosts(machine.costs, machine.power, load)

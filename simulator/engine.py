@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import cycle
 
 from models.machine import Machine
+from models.power import costs_of
 from schedules.program import Program, RankClass, Signal
 from schedules.timeline import Timeline
 from simulator.clock import Clock
@@ -65,6 +66,18 @@ def host_starts(ranks: Iterable[int], skew_ns: int | None, seed: int) -> dict[in
     return {rank: offsets.randint(0, skew_ns) if skew_ns else 0 for rank in sorted(ranks)}
 
 
+def prices_by_rank(machine: Machine, ranks: Iterable[int]) -> dict[int, Prices]:
+    """What kernels cost on each rank; ranks under one load share it."""
+    loads, shared = dict(machine.loads), dict[float | None, Prices]()
+    result = {}
+    for rank in ranks:
+        load = loads.get(rank)
+        if load not in shared:
+            shared[load] = Prices(machine, costs_of(machine, rank))
+        result[rank] = shared[load]
+    return result
+
+
 class Engine:
     """One run: the clock, one host and one device per simulated rank, exchanges and links."""
 
@@ -86,17 +99,16 @@ class Engine:
         self._counters = Counters(self._links)
         self._flown: list[tuple[str, Flown]] = []
         self._changed: dict[Device, None] = {}
-        prices = Prices(machine)
-        for cls in program.classes:
+        prices = prices_by_rank(machine, simulated)
+        for rank, cls in simulated.items():
             for op in cls.ops:
-                prices.launched(
-                    op.work, op.grid
-                )  # a cost that is missing is an error before the run
+                # A cost that is missing is an error before the run.
+                prices[rank].launched(op.work, op.grid)
         self._exchanges = Exchanges(
             self.clock,
             program,
             machine,
-            prices,
+            next(iter(prices.values()), Prices(machine)),
             self._links,
             {r: cls if fold else RankClass((r,), cls.steps) for r, cls in simulated.items()},
             lambda name, flown: self._flown.append((name, flown)),
@@ -105,7 +117,7 @@ class Engine:
         self.hosts: list[Host] = []
         self.streams: list[StreamQueue] = []
         for rank, cls in simulated.items():
-            device = Device(rank, self.clock, machine, prices, self)
+            device = Device(rank, self.clock, machine, prices[rank], self)
             fronts = {number: FrontEnd(machine.gaps.turn) for number in machine.front_ends}
             queues = {
                 s.name: StreamQueue(self.clock, device, s, fronts[number])

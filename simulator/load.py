@@ -1,43 +1,45 @@
-"""How busy a schedule keeps the tensor cores, which decides the clock of a machine at its power limit."""
+"""How busy a schedule keeps each GPU's tensor cores, which decides its clock at the power limit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from statistics import fmean
 
 from models.machine import Machine
-from models.power import under_load
+from models.power import under_loads
 from models.power_law import PowerLaw
 from models.work import Work
 from schedules.program import Program
 from schedules.timeline import Timeline
 
-# The first guess; a load is found when it changes by less than `CLOSE`, which times follow by a third.
+# The first guess; loads are found when they change by less than `CLOSE`, which times follow by a third.
 GUESS, CLOSE, PASSES = 0.75, 0.005, 6
+DIGITS = 3  # Ranks whose loads are alike to so many digits share their prices.
 _GATE = "spin"
+Loads = Mapping[int, float]
 
 
 def settled(program: Program, machine: Machine, run: Callable[[Machine], Timeline]) -> Timeline:
-    """The timeline of `run` on the machine under the load that the timeline itself has."""
+    """The timeline of `run` on the machine under the loads that the timeline itself has; those that the
+    machine brings along are kept."""
     law, works = machine.power, bound_works(program, machine)
-    if law is None or not works:
-        return run(under_load(machine, 0.0))
-    load = GUESS
+    if law is None or machine.loads or not works:
+        return run(machine)
+    loads: Loads = dict.fromkeys(program.ranks, GUESS)
     for _ in range(PASSES):
-        timeline = run(under_load(machine, load))
-        found = load_of(timeline, works, law)
-        if abs(found - load) < CLOSE:
+        timeline = run(under_loads(machine, loads))
+        found = loads_of(program, timeline, works, law)
+        if all(abs(found[rank] - loads[rank]) < CLOSE for rank in found):
             break
-        load = found
+        loads = found
     return timeline
 
 
 def as_loaded(program: Program, machine: Machine, timeline: Timeline) -> Machine:
-    """The machine under the load of this timeline of the program, whatever else runs on it."""
+    """The machine under the loads of this timeline of the program, whatever else runs on it."""
     law = machine.power
     if law is None:
         return machine
-    return under_load(machine, load_of(timeline, bound_works(program, machine), law))
+    return under_loads(machine, loads_of(program, timeline, bound_works(program, machine), law))
 
 
 def bound_works(program: Program, machine: Machine) -> dict[tuple[int, str], Work]:
@@ -54,17 +56,28 @@ def bound_works(program: Program, machine: Machine) -> dict[tuple[int, str], Wor
     }
 
 
-def load_of(timeline: Timeline, works: Mapping[tuple[int, str], Work], law: PowerLaw) -> float:
-    """What the ops with these `works` weigh over the time after the ranks' gates; mean of the ranks."""
-    loads = []
-    for rank in {span.rank for span in timeline.spans}:
-        spans = [s for s in timeline.spans if s.rank == rank and s.kind != _GATE]
-        began = min((s.start_ns for s in spans), default=0)
-        ended = max((s.end_ns for s in spans), default=0)
-        busy = sum(
-            law.sheet.weight(works[rank, s.op], s.sms) * (s.end_ns - s.start_ns)
-            for s in spans
-            if (rank, s.op) in works
-        )
-        loads.append(min(1.0, busy / max(1, ended - began)))
-    return fmean(loads) if loads else 0.0
+def loads_of(
+    program: Program, timeline: Timeline, works: Mapping[tuple[int, str], Work], law: PowerLaw
+) -> Loads:
+    """The load of each rank; ranks that were simulated as one have that of the one."""
+    simulated = {span.rank for span in timeline.spans}
+    loads = {rank: round(load_of(timeline, rank, works, law), DIGITS) for rank in simulated}
+    for cls in program.classes:
+        own = [rank for rank in cls.ranks if rank in simulated]
+        loads |= {rank: loads[own[0]] for rank in cls.ranks if own and rank not in simulated}
+    return loads
+
+
+def load_of(
+    timeline: Timeline, rank: int, works: Mapping[tuple[int, str], Work], law: PowerLaw
+) -> float:
+    """What the rank's ops with these `works` weigh over the time after its gate."""
+    spans = [s for s in timeline.spans if s.rank == rank and s.kind != _GATE]
+    began = min((s.start_ns for s in spans), default=0)
+    ended = max((s.end_ns for s in spans), default=0)
+    busy = sum(
+        law.sheet.weight(works[rank, s.op], s.sms) * (s.end_ns - s.start_ns)
+        for s in spans
+        if (rank, s.op) in works
+    )
+    return min(1.0, busy / max(1, ended - began))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from models.machine import Cost, Footprint, Machine
+from models.machine import Cost, Costs, Footprint, Machine
 from models.work import Grid, Work
 
 
@@ -19,16 +19,17 @@ class Launched(NamedTuple):
 
 
 class Prices:
-    """Answers of `Costs`, remembered.
+    """Answers of `Costs`, those of the machine if not given, remembered.
 
     Layers share their works, so that a look-up by identity answers nearly always; the objects are
     kept, so that an identity stays what it was.
     """
 
-    __slots__ = ("_alone", "_alone_by_value", "_kept", "_launched", "_machine")
+    __slots__ = ("_alone", "_alone_by_value", "_costs", "_kept", "_launched", "_machine")
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, costs: Costs | None = None) -> None:
         self._machine = machine
+        self._costs = machine.costs if costs is None else costs
         self._alone: dict[tuple[int, int, int], Cost] = {}
         self._alone_by_value: dict[tuple[Work, Grid, int], Cost] = {}
         self._launched: dict[tuple[int, int], Launched] = {}
@@ -43,7 +44,7 @@ class Prices:
             cost = self._alone_by_value.get(value)
             if cost is None:
                 launched = self._machine.launched(work, grid)
-                cost = self._machine.costs.alone(work, launched, sms)
+                cost = self._costs.alone(work, launched, sms)
                 self._alone_by_value[value] = cost
             if cost.ns < 0:
                 raise ValueError(f"{work.kind} on {sms} SMs costs {cost.ns} ns")
@@ -62,7 +63,7 @@ class Prices:
 
     def _launch(self, work: Work, grid: Grid) -> Launched:
         grid = self._machine.launched(work, grid)
-        footprint = self._machine.costs.footprint(work, grid)
+        footprint = self._costs.footprint(work, grid)
         if footprint.ctas < 1:
             raise ValueError(f"{work.kind} launches {footprint.ctas} CTAs")
         per_sm = self._machine.sm.ctas(footprint)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from models.counts import gemm
-from models.machine import Cost, Footprint, Gaps
+from models.machine import Cost, Footprint, Gaps, Machine
 from models.power_law import Gain, PowerLaw, Sheet
 from models.spin import spin_machine
 from models.work import Grid, Work
-from schedules.program import Launch, Op, Stream
+from schedules.program import Launch, Op, Program, RankClass, Stream
 from simulator import simulate
 from tests.simulator.spinning import program
 
@@ -32,11 +32,14 @@ class Costs:
         return Footprint(4)
 
 
+def machine(law: PowerLaw = LAW) -> Machine:
+    gaps = Gaps(stream=0, event=0, cross_stream=0, reaction=0)
+    return replace(spin_machine(4, gaps=gaps, host_ns=0), costs=Costs(), power=law)
+
+
 def makespan_us(*works: Work, law: PowerLaw = LAW) -> float:
     steps = [Launch(Op(f"op{i}", "main", w), "cpp") for i, w in enumerate(works)]
-    gaps = Gaps(stream=0, event=0, cross_stream=0, reaction=0)
-    machine = replace(spin_machine(4, gaps=gaps, host_ns=0), costs=Costs(), power=law)
-    return simulate(program(steps, streams=[Stream("main")]), machine).makespan_ns / 1e3
+    return simulate(program(steps, streams=[Stream("main")]), machine(law)).makespan_ns / 1e3
 
 
 def test_less_rest_makes_a_kernel_slower() -> None:
@@ -52,6 +55,19 @@ def test_without_a_rest_times_are_those_under_full_load() -> None:
 def test_a_rest_counts_up_to_the_most_that_the_law_knows() -> None:
     law = PowerLaw(0.2, LAW.by_kind, LAW.sheet)
     assert makespan_us(BOUND, RESTS, RESTS, law=law) == pytest.approx(300)
+
+
+def test_each_rank_has_its_own_load() -> None:
+    resting, busy = (
+        RankClass(
+            (rank,), tuple(Launch(Op(f"op{i}", "main", w), "cpp") for i, w in enumerate(works))
+        )
+        for rank, works in enumerate([(BOUND, RESTS), (BOUND, BOUND)])
+    )
+    both = Program("two", (Stream("main"),), (resting, busy))
+    times = {(s.rank, s.op): s.duration_ns / 1e3 for s in simulate(both, machine()).spans}
+    assert times[0, "op0"] == pytest.approx(144.7, abs=0.5)  # as alone, above
+    assert times[1, "op0"] == pytest.approx(100 / 0.55, abs=0.1)
 
 
 def test_a_program_without_arithmetic_runs_as_without_a_law() -> None:
