@@ -57,6 +57,11 @@ class Span:
         """End minus start."""
         return self.end_ns - self.start_ns
 
+    @property
+    def placed_ns(self) -> int:
+        """When its last CTA was placed: the start, unless late CTAs waited for room (a stall)."""
+        return self.start_ns + sum(stall.ns for stall in self.stalls if stall.cause == "sm_wait")
+
 
 @dataclass(frozen=True, slots=True)
 class Counter:

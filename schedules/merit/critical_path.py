@@ -67,7 +67,7 @@ class _Walk:
                 continue
             self.of_rank.setdefault(span.rank, []).append(span)
             if span.kind.endswith("_send"):
-                self.sends.setdefault((span.start_ns, span.layer, span.child), span)
+                self.sends.setdefault((span.placed_ns, span.layer, span.child), span)
 
     def items(self) -> tuple[PathItem, ...]:
         found: list[PathItem] = []
@@ -109,8 +109,9 @@ class _Walk:
         if culprit is None or stall.ns <= 0:
             return None
         if stall.cause == "peer_wait":
-            return culprit, culprit.start_ns
-        return culprit, min(culprit.end_ns, span.end_ns)
+            return culprit, culprit.placed_ns
+        until = span.placed_ns if stall.cause == "sm_wait" else span.end_ns
+        return culprit, min(culprit.end_ns, until)
 
     def _flights_to(self, span: Span) -> Iterable[Span]:
         if not span.kind.endswith("_recv") or not span.stalls:

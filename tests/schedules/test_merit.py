@@ -219,6 +219,47 @@ def test_the_path_goes_through_the_flight_to_the_send() -> None:
     ]
 
 
+def test_the_path_enters_a_send_when_its_last_ctas_were_placed() -> None:
+    # Half of the send on rank 0 waits for "A"; the flights start, and rank 1 waits, until 34.
+    parts = (Waited("sm_wait", 34, "A", 0),)
+    late = (Waited("dependency", 38, "L0.d.send", 0),)
+    spun = (Waited("peer_wait", 22, "L0.d.send", 0), Waited("dependency", 50, "L0.d.send", 0))
+    sends = (
+        _span("L0.d.send", 0, 44, stalls=parts, kind="dispatch_send"),
+        _span("L0.d.send", 0, 10, rank=1, kind="dispatch_send"),
+    )
+    queued = Waited("queued", 2, "L0.d.send", 0)
+    receives = (
+        _span("L0.d.recv", 46, 90, queued, stalls=late, kind="dispatch_recv"),
+        _span("L0.d.recv", 12, 90, stalls=spun, rank=1, kind="dispatch_recv"),
+    )
+    flights = (
+        _span("L0.d.flight", 34, 84, lane="flight", kind="flight", rank=rank) for rank in (0, 1)
+    )
+    timeline = _timeline(_span("A", 0, 30, lane="alt"), *sends, *receives, *flights)
+    assert [(item.op, item.rank, item.ns) for item in critical_path(timeline)] == [
+        ("A", 0, 30),
+        ("L0.d.send", 0, 4),
+        ("L0.d.flight", 0, 50),
+        ("L0.d.recv", 0, 6),
+    ]
+
+
+def test_the_path_enters_a_peer_when_its_last_ctas_were_placed() -> None:
+    # The peer starts first, and has all its CTAs last: "A" gives SMs back on the way, and runs on.
+    parts = (Waited("sm_wait", 34, "A", 1),)
+    peer = (Waited("peer_wait", 29, "x", 1),)
+    timeline = _timeline(
+        _span("A", 0, 60, rank=1, lane="alt"),
+        _span("x", 0, 80, rank=1, kind="dispatch", stalls=parts),
+        _span("x", 5, 80, Waited("host", 5), kind="dispatch", stalls=peer),
+    )
+    assert [(item.op, item.rank, item.ns) for item in critical_path(timeline)] == [
+        ("A", 1, 34),
+        ("x", 0, 46),
+    ]
+
+
 def test_the_path_leaves_a_kernel_where_it_freed_sms() -> None:
     timeline = _timeline(
         _span("big", 0, 100),
