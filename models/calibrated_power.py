@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from models.measured import MeasuredPoint
 from models.power_law import Gain, PowerLaw, Sheet
+from models.profile_schema import PowerSection
 
 Vector = npt.NDArray[np.float64]
 # Takes of one kernel tell something when their layers' loads are this far apart.
@@ -128,9 +129,15 @@ def at_rest(take: Take, law: PowerLaw | None) -> MeasuredPoint:
     return replace(point, ns=law.at_rest(point.work, point.ns, take.load))
 
 
-def power_section(law: PowerLaw, source: str) -> dict[str, Any]:
-    """The law as a section of a profile."""
-    kinds = {
+def power_section(
+    law: PowerLaw | None, base: PowerSection | None, source: str
+) -> dict[str, Any] | None:
+    """The law as a section of a profile; None for no law. Kinds that only the base has a gain for get
+    none: their points are those that were measured."""
+    if law is None:
+        return None
+    kinds = {kind: {"share": 0.0, "ns": 0.0} for kind in (base.kinds if base else ())}
+    kinds |= {
         kind: {"share": round(gain.share, 3), "ns": round(min(gain.ns, 1e9))}
         for kind, gain in law.by_kind
     }

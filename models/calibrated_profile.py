@@ -85,8 +85,8 @@ def calibrated(
     add_tails(content, records, profile, source)
     _add_forms(content, records.points, profile, source)
     content["interference"] = interference_section(records, source)
-    if records.power is not None:
-        content["power"] = power_section(records.power, source)
+    if records.power is not None or profile.power is not None:
+        content["power"] = power_section(records.power, profile.power, source)
     below = ProfileCosts(profile, tables)
     kernels = held_out_kernels(records.points, below, profile)
     points_file = f"{name}{POINTS_SUFFIX}"

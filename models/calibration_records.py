@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -81,9 +82,7 @@ def sorted_out(
                 timed.kernel(record.get("task", ""), point, record.get("runs", 0))
                 launched.setdefault(point.work.kind, []).extend(record.get("launches", ()))
             elif what == "run":
-                timed.run(
-                    record.get("task", ""), record["ns"], record["count"], record.get("period_ns")
-                )
+                timed.run(record.get("task", ""), *_run(record))
             elif what == "beside":
                 slowed.append(record)
             elif what == "gaps":
@@ -102,7 +101,7 @@ def sorted_out(
                 result.machine |= machine_record(record)
             else:
                 raise InputError(source, f"record {number}", what, "a record of a calibration")
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(
                 source, f"record {number}", record, f"a record with {error}"
             ) from error
@@ -192,6 +191,19 @@ def work_of(record: Mapping[str, Any]) -> Work:
     )
 
 
+def _run(record: Mapping[str, Any]) -> tuple[float, int, float | None]:
+    """Length, count and period of a task's runs."""
+    period_ns = None if record.get("period_ns") is None else _positive(record, "period_ns")
+    return _positive(record, "ns"), round(_positive(record, "count")), period_ns
+
+
+def _positive(record: Mapping[str, Any], name: str) -> float:
+    value = float(record[name])
+    if not 0.0 < value < inf:
+        raise ValueError(f"{name} above 0 and finite, not {value}")
+    return value
+
+
 def _longest(launches: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return max(launches, key=lambda launch: launch["ns"], default=None)
 
@@ -207,7 +219,7 @@ def _point(record: Mapping[str, Any], seed: int) -> MeasuredPoint:
     return MeasuredPoint(
         work,
         sms,
-        float(record["ns"]),
+        _positive(record, "ns"),
         float(record["spread"]),
         int(record.get("mhz", 0)),
         int(record.get("watts", 0)),

@@ -67,16 +67,19 @@ class Store:
 
     def _read(self) -> None:
         """Finished tasks; a last line that was cut off is taken away."""
-        text = self.path.read_text(encoding="utf-8")
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ExecutorError(f"{self.path}: cannot be read: {error}") from error
         whole, _, rest = text.rpartition("\n")
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 entry = json.loads(line)
                 if "records" in entry:
-                    self._records[entry["task"]] = tuple(entry["records"])
+                    self._records[entry["task"]] = tuple(map(dict, entry["records"]))
                 else:
                     self._begun[entry["task"]] += 1
-            except (json.JSONDecodeError, KeyError, TypeError) as error:
+            except (KeyError, TypeError, ValueError) as error:
                 where = f"{self.path}:{number}"
                 raise ExecutorError(f"{where}: not a finished task: {line[:60]!r}") from error
         if rest:

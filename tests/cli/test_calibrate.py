@@ -87,6 +87,37 @@ def test_records_that_are_not_there_or_no_records_are_refused(tmp_path: Path) ->
     assert "no kernel's time" in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"what": "run", "ns": 0, "count": 5},
+        {"what": "run", "ns": 9, "count": 0},
+        {"what": "run", "ns": 9, "count": 5, "period_ns": "later"},
+        {"what": "alone", "work": {"kind": "zebra", "dims": {}, "flops": {}}},
+        "alone",
+    ],
+)
+def test_a_record_that_cannot_be_is_refused_with_its_place(tmp_path: Path, broken: object) -> None:
+    store = records(tmp_path / "mine.jsonl")
+    with store.open("a") as file:
+        file.write(json.dumps({"task": "m=256", "records": [broken]}) + "\n")
+    asked = ["calibrate", "-o", str(tmp_path / "mine.yaml"), "--minutes", "0"]
+    done = RUN.invoke(app, [*asked, "--records", str(store)])
+    assert isinstance(done.exception, InputError | Refused)
+    assert str(store) in str(done.exception)
+
+
+def test_records_without_loads_take_no_power_law_from_their_base(tmp_path: Path) -> None:
+    """Their points are times as they were measured, not those at rest."""
+    target, store = tmp_path / "mine.yaml", records(tmp_path / "mine.jsonl")
+    asked = ["calibrate", "-o", str(target), "--minutes", "0", "--records", str(store)]
+    for base, law in (("h200-2x-nvlink-measured", True), ("h200-2x-nvlink", False)):
+        assert (load_machine(base).power is not None) is law
+        done = RUN.invoke(app, [*asked, "--base", base])
+        assert done.exit_code == 0, done.output
+        assert load_machine(target).power is None
+
+
 def test_validate_refuses_a_profile_of_another_gpu(tmp_path: Path) -> None:
     scenario = "deepseek-v3-h200-ep2-decode"
     measured = str(tmp_path / "none.json")

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.calibrated_power import Take, TimedKernels, at_rest, fit_power
+from models.calibrated_power import Take, TimedKernels, at_rest, fit_power, power_section
 from models.calibration_records import sorted_out, work_record
 from models.counts import gemm
 from models.measured import MeasuredPoint
 from models.power_law import Gain, PowerLaw, Sheet
+from models.profile_schema import GainSection, PowerSection
 from models.work import Work
 
 # H200: 1979 TFLOP/s of FP8, 4.8 TB/s.
@@ -82,6 +83,21 @@ def test_times_that_do_not_follow_the_load_make_no_law() -> None:
     assert fit_power(takes, SHEET) is None
     same = [Take(take.point, 0.8) for take in takes]
     assert fit_power(same, SHEET) is None
+
+
+def test_kinds_that_only_the_base_has_a_gain_for_have_none() -> None:
+    base = PowerSection(
+        source="x",
+        most=0.5,
+        kinds={"gemm": GainSection(share=0.9, ns=1.0), "bmm": GainSection(share=0.9, ns=1.0)},
+    )
+    section = power_section(LAW, base, "here")
+    assert section is not None
+    found = PowerSection.model_validate(section)
+    assert found.most == 0.3
+    assert found.kinds["gemm"] == GainSection(share=0.4, ns=60e3)
+    assert found.kinds["bmm"] == GainSection(share=0.0, ns=0.0)
+    assert power_section(None, base, "here") is None
 
 
 def test_a_tasks_load_is_its_arithmetic_over_its_runs() -> None:
