@@ -19,10 +19,14 @@ from models.measured import spread_of
 class HostProbe:
     """A few runs of a fixed program: median ns of a launch by kind of work, `event` included, and where a
     library makes whole calls `dispatch_call`. `spread` is half the range from the 10th to the 90th
-    percentile of the runs' speeds, relative."""
+    percentile of the runs' speeds, relative. ValueError for less than 0."""
 
     ns: tuple[tuple[str, int], ...]
     spread: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.spread < 0.0 or any(ns < 0 for _, ns in self.ns):
+            raise ValueError("a host's times and their spread are at least 0")
 
 
 def probed(runs: Sequence[Mapping[str, int]]) -> HostProbe:

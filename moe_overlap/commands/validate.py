@@ -203,6 +203,8 @@ def _given(names: list[str], files: list[Path]) -> Runs:
     for file, timeline in zip(files, timelines, strict=True):
         if timeline.origin != "measured":
             raise Refused(f"--measured: {file}: is {timeline.origin}; allowed: what `run -o` wrote")
+        if not timeline.makespan_ns:
+            raise Refused(f"--measured: {file}: lasts no time; allowed: what `run -o` wrote")
         if timeline.machine in (RECORDING, REFERENCE):
             raise Refused(
                 f"--measured: {file}: is of the {timeline.machine} kernels, which time nothing; "

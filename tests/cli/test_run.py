@@ -121,6 +121,15 @@ def test_a_stand_in_for_gpus_is_no_measurement(
     )
 
 
+def test_a_file_without_a_span_is_no_measurement(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "nothing.json"
+    measured_file(run, target, "tbo")
+    target.write_text(json.dumps(json.loads(target.read_text()) | {"spans": []}))
+    done = run("validate", "tiny", "-s", "tbo", "--measured", str(target))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{target}: lasts no time" in done.stderr
+
+
 def test_as_many_files_as_schedules(run: Run) -> None:
     done = run("validate", "tiny", "-s", "tbo", "-s", "baseline", "--measured", "one.json")
     assert done.returncode == 1 and "one for each of 2 schedules" in done.stderr

@@ -59,6 +59,10 @@ def test_probes_of_the_host_come_back_and_are_left_out_where_there_are_none() ->
     document["host_probes"][1]["ns"]["gemm"] = "slow"
     with pytest.raises(FormError, match=r"host_probes\[1\]\.ns"):
         timeline_from_json(document)
+    for negative in ({"ns": {"gemm": -1}, "spread": 0.0}, {"ns": {"gemm": 1}, "spread": -0.1}):
+        document["host_probes"] = [negative]
+        with pytest.raises(FormError, match="at least 0"):
+            timeline_from_json(document)
 
 
 @settings(max_examples=40, deadline=None)
