@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
+from benchmarks.validation_cases import CASES, Group, groups
 from benchmarks.validation_outcome import cases, probes_of
 from benchmarks.validation_run import WARM_UPS, Bench, large, warm_up
 from executor.host_probe import RUNS
@@ -53,14 +53,15 @@ def bench(log: list[str]) -> Bench:
 
 
 def group(name: str) -> Group:
-    return next(g for path in (UNSEEN, CASES) for g in groups(path) if g.name == name)
+    """One chosen by hand: drawn ones change with their seed."""
+    return next(g for g in groups(CASES) if g.name == name)
 
 
 def test_a_groups_entry_has_probes_from_before_and_after_its_repeats() -> None:
     log: list[str] = []
-    chosen = group("decode 66 tokens 3840 KV eager")
+    chosen = group("decode 64 tokens eager")
     entry = bench(log).measure(chosen, 3)
-    assert [len(times) for times in entry["makespans_ns"].values()] == [3, 3, 3]
+    assert [len(times) for times in entry["makespans_ns"].values()] == [3] * len(chosen.schedules)
     assert entry["warm_ups"] == WARM_UPS
     before, after = probes_of(entry)
     assert {"gemm", "norm", "attention_decode", "dispatch_send"} <= dict(before.ns).keys()
@@ -73,7 +74,7 @@ def test_a_groups_entry_has_probes_from_before_and_after_its_repeats() -> None:
 
 
 def test_an_entry_is_read_by_the_comparison() -> None:
-    chosen = group("decode 66 tokens 3840 KV eager")
+    chosen = group("decode 64 tokens eager")
     entry = bench([]).measure(chosen, 2)
     record = {"group": chosen.name, "layers": 4, "overlapped": False, "ns": 1000.0, "low_ns": 900,
               "high_ns": 1100, "doubt_ns": {}, "others": {}, "ranks": 2, "unseen": True}  # fmt: skip
@@ -94,4 +95,4 @@ def test_warm_up_ends_once_the_time_has_passed_and_not_before_two_turns() -> Non
 def test_only_large_prefill_draws_so_much_power() -> None:
     assert large(group("prefill 4096 tokens 8 SMs"))
     assert not large(group("prefill 2048 tokens 12 SMs"))
-    assert not large(group("decode 46 tokens 2432 KV"))
+    assert not large(group("decode 112 tokens"))
