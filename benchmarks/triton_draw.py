@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.validation import PUBLIC, predict, read
 from benchmarks.validation_cases import LAYERS, groups
 from benchmarks.validation_document import predictors, table
+from benchmarks.validation_draw import KV, SMS, Draw, batches_of
 from benchmarks.validation_others import figures
 from benchmarks.validation_outcome import cases
 from executor.calibrate.triton_plan import triton_plan
@@ -31,56 +31,23 @@ CASES = Path(__file__).with_name("validation_triton_unseen.yaml")
 EARLIER = Path(__file__).with_name("validation_triton.yaml")
 PREDICTED = Path(__file__).with_name("data") / "validation_triton_predicted.jsonl"
 PROFILE = "h200-2x-nvlink-triton-measured"
-# Sequences of a rank in decode, tokens of a rank in prefill, exchange SMs.
+# Strata: sequences of a rank in decode, tokens of a rank in prefill.
 DECODE = ((6, 28), (28, 66), (66, 96), (96, 127))
 PREFILL = ((1600, 3000), (3200, 6000), (6400, 11000))
-SMS = (range(8, 14, 2), range(14, 24, 2), range(24, 34, 2))
-KV = range(768, 6145, 128)
-SEQUENCES = range(384, 2560, 64)
 DECODE_SCHEDULES = "[sequential, baseline, sbo.v1, sbo.v2, tbo]"
 PREFILL_SCHEDULES = "[sequential, baseline, tbo]"
 
 
-class Draw:
-    """A seeded draw that never gives the same batch twice, nor one that was seen."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        seen = {group.batch.tokens[0] for group in groups(EARLIER)}
-        grid = (dict(task.params).get("tokens") for task in triton_plan() if task.kind == "layers")
-        self.taken = seen | {int(tokens) for tokens in grid if tokens is not None}
-
-    def sequences(self, bounds: tuple[int, int]) -> int:
-        """An even number of sequences within the bounds."""
-        while True:
-            tokens = self.random.randrange(bounds[0], bounds[1], 2)
-            if self._free(tokens):
-                return tokens
-
-    def prompts(self, bounds: tuple[int, int]) -> tuple[int, int]:
-        """(prompts, tokens of each): at least two prompts, together within the bounds."""
-        while True:
-            sequence = self.random.choice(SEQUENCES)
-            count = self.random.randrange(2, 17)
-            if bounds[0] <= count * sequence < bounds[1] and self._free(count * sequence):
-                return count, sequence
-
-    def _free(self, tokens: int) -> bool:
-        if {tokens, tokens // 2} & self.taken:
-            return False
-        self.taken.add(tokens)
-        return True
-
-
 def lines(seed: int) -> Iterator[str]:
     """The YAML file."""
-    draw = Draw(seed)
-    yield f"# Drawn by `python -m benchmarks.triton_draw draw --seed {seed}`; not to be edited. Predicted"
-    yield "# (`benchmarks/data/validation_triton_predicted.jsonl`) before any of them was measured."
+    grid = {task.number("tokens") for task in triton_plan() if task.kind == "layers"}
+    draw = Draw(seed, grid | batches_of(EARLIER))
+    yield f"# Drawn by `python -m benchmarks.triton_draw draw --seed {seed}`; not to be edited. To be predicted"
+    yield "# (`benchmarks/data/validation_triton_predicted.jsonl`) before any of them is measured."
     yield f"layers: {LAYERS}"
     yield "groups:"
     for bounds in DECODE:
-        tokens, kv = draw.sequences(bounds), draw.random.choice(KV)
+        tokens, kv = draw.batch(bounds), draw.random.choice(KV)
         yield (
             f"  - {{name: decode {tokens} tokens {kv} KV, phase: decode, tokens: {tokens}, kv: {kv}, "
             f"schedules: {DECODE_SCHEDULES}}}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.validation_cases import CASES, LAYERS, groups
@@ -31,12 +31,11 @@ ONE_RANK = ", ranks: 1"
 
 
 class Draw:
-    """A seeded draw that never gives the same batch twice, nor one on the grid."""
+    """A seeded draw that never gives the same batch twice, nor one of which it or half of it is `taken`."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, taken: Iterable[int]) -> None:
         self.random = random.Random(seed)
-        old = {group.batch.tokens[0] for group in groups(CASES)}
-        self.taken = {*PREFILL_TOKENS, *DECODE_TOKENS, *old}
+        self.taken = set(taken)
 
     def prompts(self, bounds: tuple[int, int]) -> tuple[int, int]:
         """(prompts, tokens of each): at least two prompts, together within the bounds."""
@@ -70,8 +69,13 @@ def lines(seed: int, one: int) -> Iterator[str]:
     yield from (line for line in _drawn(one) if ONE_RANK in line)
 
 
+def batches_of(file: Path) -> set[int]:
+    """Tokens of the first rank in each of a file's groups."""
+    return {group.batch.tokens[0] for group in groups(file)}
+
+
 def _drawn(seed: int) -> Iterator[str]:
-    draw = Draw(seed)
+    draw = Draw(seed, {*PREFILL_TOKENS, *DECODE_TOKENS, *batches_of(CASES)})
     for index, (size, sms) in enumerate(PAIRED):
         yield _prefill(draw, size, sms, (FOUR, THREE)[index % 2])
     yield _prefill(draw, 1, 1, "[sequential, tbo]", skewed=True)
