@@ -7,9 +7,10 @@ nothing) apart.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 from typing import Any
+
+from executor.calibrate.kernel_times import Run, kernel_runs
 
 Interval = tuple[float, float]
 OURS = tuple(
@@ -28,17 +29,6 @@ NAME_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A kernel of a trace: times in µs, its CTAs."""
-
-    name: str
-    stream: int
-    start_us: float
-    us: float
-    ctas: int
-
-
-@dataclass(frozen=True)
 class Hidden:
     """ns on one rank: communication, and that of it during which compute ran too."""
 
@@ -46,51 +36,37 @@ class Hidden:
     hidden_ns: float
 
 
-def hidden(events: Iterable[Mapping[str, Any]], runs: int = 1) -> Hidden:
+def hidden(events: Collection[Mapping[str, Any]], runs: int = 1) -> Hidden:
     """Of all kernels in a trace of `runs` runs, a run."""
     intervals: tuple[list[Interval], list[Interval]] = ([], [])
-    for event in events:
-        if event.get("cat") == "kernel":
-            start = float(event["ts"]) * 1e3
-            own = (start, start + float(event["dur"]) * 1e3)
-            intervals[is_communication(str(event["name"]))].append(own)
+    for kernel in kernel_runs(events):
+        intervals[is_communication(kernel.name)].append((kernel.start_ns, kernel.end_ns))
     compute, communication = (union(found) for found in intervals)
     both = sum(shared(one, compute) for one in communication)
     return Hidden(sum(end - start for start, end in communication) / runs, both / runs)
 
 
-def kernels_of(events: Iterable[Mapping[str, Any]]) -> list[Kernel]:
-    """All kernels of a trace in the order of their starts."""
-    found = []
-    for event in events:
-        if event.get("cat") == "kernel":
-            args = event.get("args", {})
-            ctas = prod(int(size) for size in args.get("grid", (0,)))
-            times = (float(event["ts"]), float(event["dur"]))
-            found.append(Kernel(str(event["name"]), int(args.get("stream", -1)), *times, ctas))
-    return sorted(found, key=lambda kernel: (kernel.start_us, kernel.stream, kernel.name))
-
-
-def last_run(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """What follows the last gate, timed from its end; of a trace without a gate everything, from the
+def last_run(kernels: Sequence[Run]) -> list[Run]:
+    """Of kernels in the order of their starts what follows the last gate, timed from its end; of a trace without a gate everything, from the
     first kernel on."""
     gates = [kernel for kernel in kernels if kernel.name.startswith(GATE)]
-    origin = gates[-1].start_us + gates[-1].us if gates else min(k.start_us for k in kernels)
+    origin = gates[-1].end_ns if gates else kernels[0].start_ns
     return [
-        Kernel(k.name, k.stream, k.start_us - origin, k.us, k.ctas)
+        replace(k, start_ns=k.start_ns - origin, end_ns=k.end_ns - origin)
         for k in kernels
-        if k.start_us >= origin
+        if k.start_ns >= origin
     ]
 
 
-def compact(sides: Sequence[Mapping[str, Sequence[Kernel]]]) -> dict[str, Any]:
+def compact(sides: Sequence[Mapping[str, Sequence[Run]]]) -> dict[str, Any]:
     """Kernels of each schedule on each rank as JSON: `names`, cut short, and `kernels` by schedule
     [rank][kernel] as [name's index, stream, start µs, µs, CTAs], times to 0.1 µs."""
     names: dict[str, int] = {}
 
-    def row(kernel: Kernel) -> list[float]:
+    def row(kernel: Run) -> list[float]:
         index = names.setdefault(kernel.name[:NAME_CHARACTERS], len(names))
-        return [index, kernel.stream, round(kernel.start_us, 1), round(kernel.us, 1), kernel.ctas]
+        start_us, us = (round(ns / 1e3, 1) for ns in (kernel.start_ns, kernel.ns))
+        return [index, kernel.stream, start_us, us, kernel.ctas]
 
     kernels = {
         name: [[row(kernel) for kernel in side[name]] for side in sides] for name in sides[0]

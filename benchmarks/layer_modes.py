@@ -15,7 +15,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +29,8 @@ SETTLE_NS, LEAST, MOST = 1_600_000_000, 10, 60
 LIMIT_S = 90.0
 LAYERS = 4
 SHORTEST_US = 60.0
+# A GEMM's name ends with its template arguments, its shape among them.
+LONGEST_NAME = 400
 
 
 class Bench:
@@ -102,23 +103,14 @@ class Bench:
 def kernels_of(
     run: Callable[[], object], share: float
 ) -> tuple[list[str], list[tuple[int, float, int]]]:
-    """Names, and of the last `share` of all kernels that `run` launches (name, us, CTAs)."""
-    import torch
+    """Names, and of the last `share` of all kernels that `run` launches (name's index, us, CTAs)."""
+    from executor.calibrate.kernel_times import kernel_runs, traced
 
-    from executor.calibrate.kernel_times import read_trace
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        run()
-        torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        events = [event for event in read_trace(path) if event.get("cat") == "kernel"]
-    events.sort(key=lambda event: float(event["ts"]))
+    kernels = kernel_runs(traced(run, host=False))
     names: dict[str, int] = {}
     kept = [
-        (names.setdefault(e["name"][:400], len(names)), float(e["dur"]), int(e["args"]["grid"][0]))
-        for e in events[-round(len(events) * share) :]
+        (names.setdefault(k.name[:LONGEST_NAME], len(names)), round(k.ns / 1e3, 3), k.ctas)
+        for k in kernels[-round(len(kernels) * share) :]
     ]
     return list(names), kept
 
@@ -182,6 +174,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if "RANK" in os.environ:
         measure(arguments.out)
+    if arguments.measured is None:
+        parser.error("needs torchrun, or the file of what it measured")
     lines = arguments.measured.read_text(encoding="utf-8").splitlines()
     sys.stdout.write("\n".join(table(json.loads(line) for line in lines)) + "\n")
 

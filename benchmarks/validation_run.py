@@ -24,10 +24,11 @@ from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.hidden import Kernel, compact, hidden, kernels_of, last_run
+from benchmarks.hidden import compact, hidden, last_run
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 
 if TYPE_CHECKING:
+    from executor.calibrate.kernel_times import Run
     from executor.job import GpuSet
     from schedules.program import Program
 
@@ -167,13 +168,13 @@ class Bench:
     def hide(self, group: Group) -> tuple[dict[str, Any], dict[str, Any]]:
         """Communication and what of it ran beside compute, of every overlapped schedule, mean of the
         ranks, in ns; and every kernel of the last run on each rank."""
-        from executor.calibrate.kernel_times import traced
+        from executor.calibrate.kernel_times import kernel_runs, traced
         from executor.execute import execute
         from executor.peers import gathered
 
         _, sets = self._ready(group, group.overlapped)
         found: dict[str, tuple[float, float]] = {}
-        kept: dict[str, list[Kernel]] = {}
+        kept: dict[str, list[Run]] = {}
         for name in group.overlapped:
             program, kernels = group.program(name), sets[name]
             execute(program, kernels, rank=self.rank)
@@ -185,7 +186,7 @@ class Bench:
             events = traced(run)
             own = hidden(events, TRACED)
             found[name] = (own.communication_ns, own.hidden_ns)
-            kept[name] = last_run(kernels_of(events))
+            kept[name] = last_run(kernel_runs(events))
         sides = gathered(found)
         traces = {"group": group.name} | compact(gathered(kept))
         shares = {

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.hidden import GATE, compact, hidden, is_communication, kernels_of, last_run, union
+from benchmarks.hidden import GATE, compact, hidden, is_communication, last_run, union
+from executor.calibrate.kernel_times import kernel_runs
 
 TRACE = Path(__file__).parents[1] / "fixtures" / "traces" / "h200-deepep-two-batch.json.gz"
 
@@ -63,7 +64,7 @@ def test_the_last_runs_kernels_are_kept_from_the_gate_on_in_short() -> None:
         launched("norm", 210.5, 2.0, 20, 3, 4, 2),
         {"cat": "cpu_op", "name": "norm", "ts": 212.0, "dur": 1.0},
     ]
-    kept = last_run(kernels_of(events))
+    kept = last_run(kernel_runs(events))
     assert compact([{"tbo": kept}, {"tbo": kept[:1]}]) == {
         "names": ["norm", long[:80]],
         "kernels": {
@@ -73,13 +74,13 @@ def test_the_last_runs_kernels_are_kept_from_the_gate_on_in_short() -> None:
 
 
 def test_without_a_gate_everything_is_kept_from_the_first_kernel_on() -> None:
-    kept = last_run(kernels_of([launched("b", 7.0, 1.0, 7, 2), launched("a", 5.0, 1.0, 7, 1)]))
-    assert [(k.name, k.start_us) for k in kept] == [("a", 0.0), ("b", 2.0)]
+    kept = last_run(kernel_runs([launched("b", 7.0, 1.0, 7, 2), launched("a", 5.0, 1.0, 7, 1)]))
+    assert [(k.name, k.start_ns) for k in kept] == [("a", 0.0), ("b", 2000.0)]
 
 
 def test_a_real_traces_last_run_holds_its_communication() -> None:
     events = json.loads(gzip.decompress(TRACE.read_bytes()))["traceEvents"]
-    kept = last_run(kernels_of(events))
-    assert min(k.start_us for k in kept) >= 0
-    own = [k.us for k in kept if is_communication(k.name)]
-    assert sum(own) * 1e3 == pytest.approx(hidden(events).communication_ns)
+    kept = last_run(kernel_runs(events))
+    assert min(k.start_ns for k in kept) >= 0
+    own = [k.ns for k in kept if is_communication(k.name)]
+    assert sum(own) == pytest.approx(hidden(events).communication_ns)
