@@ -26,18 +26,16 @@ PROBED_COMMAND = (
 )
 WARM_UPS = "2 warm-ups (large prefill 2 s of them, until the power control has settled)"
 PROFILES_HOST = "the profile's own host"
-
-Chosen = tuple[str, list[Case]]
-
-
 HOSTS = (
     "The host's speed is a condition of the measurement, like the clock: one machine's launches take half "
     "or twice as long from minute to minute. A probe of fixed size that is none of the cases "
     "(`executor/host_probe.py`) was run before and after each; predictions are made with the profile, "
-    f"the engine as it is and the mean of both. *{PROFILES_HOST[0].upper()}{PROFILES_HOST[1:]}*: what was committed before "
+    f"the engine as it is and the mean of both. *{PROFILES_HOST.capitalize()}*: what was committed before "
     "anything was measured.",
     "",
 )
+
+Chosen = tuple[str, list[Case]]
 
 
 def parts(found: Iterable[Case]) -> list[Chosen]:
@@ -235,7 +233,7 @@ def document(
     the profile's own host where hosts were probed."""
     overlapped = [c for c in found if c.overlapped]
     lines = [
-        *_head(found, facts, profiles, WARM_UPS if own else "2 warm-ups"),
+        *_head(found, facts, profiles, probed=bool(own)),
         "## Summary",
         "",
         *summary(found, own),
@@ -266,7 +264,7 @@ def document(
 
 
 def _head(
-    found: Sequence[Case], facts: Mapping[str, Any], profiles: Mapping[str, str], after: str
+    found: Sequence[Case], facts: Mapping[str, Any], profiles: Mapping[str, str], *, probed: bool
 ) -> list[str]:
     """What was measured and predicted, by which commands."""
     libraries = ", ".join(f"{name} {v}" for name, v in facts.get("libraries", {}).items())
@@ -279,7 +277,7 @@ def _head(
         f"{len(found)} cases, {unseen} of them unseen, on {facts.get('gpus_visible', '?')} x "
         f"{facts.get('gpu', '?')} (torch {facts.get('torch', '?')}, CUDA {facts.get('cuda', '?')}, "
         f"{libraries}), production kernels, {found[0].layers} MoE layers of DeepSeek-V3 with 64 "
-        f"experts, {' to '.join(map(str, repeats))} repeats each after {after}, schedules in turn; "
+        f"experts, {' to '.join(map(str, repeats))} repeats each after {WARM_UPS if probed else '2 warm-ups'}, schedules in turn; "
         "makespan of the slower rank.",
         "",
         f"Profiles: {named}, calibrated before; how far they are from what was held out of them, and "
@@ -293,7 +291,7 @@ def _head(
         "python -m benchmarks.validation predict -o benchmarks/data/validation_predicted.jsonl",
         "torchrun --nproc-per-node 2 -m benchmarks.validation_run --out benchmarks/data/validation_h200_2x.jsonl",
         "torchrun --nproc-per-node 1 -m benchmarks.validation_run --out benchmarks/data/validation_h200_2x.jsonl",
-        *((PROBED_COMMAND,) if after == WARM_UPS else ()),
+        *((PROBED_COMMAND,) if probed else ()),
         COMMAND,
         "```",
         "",
