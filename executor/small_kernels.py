@@ -150,8 +150,8 @@ def rotate(
 
 
 def join_keys(kv: torch.Tensor, rope: torch.Tensor, heads: int, nope: int) -> torch.Tensor:
-    """Keys [T, heads, nope + rope], all contiguous: the first `nope` of each head in kv [T, heads * n], and rope
-    [T, rope] behind them, the same for all heads. One pass, as SGLang's `concat_mla_k` makes it."""
+    """Keys [T, heads, nope + rope], all contiguous: the first `nope` of each head in kv [T, heads * n], and
+    rope [T, rope] behind them, the same for all heads. One pass, as SGLang's `concat_mla_k` makes it."""
     rows, size = rope.shape
     out = kv.new_empty((rows, heads, nope + size))
     if rows:

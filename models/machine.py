@@ -214,13 +214,13 @@ class Machine:
 
     `static_tail` is the coefficient `a` of the tail law: a static persistent kernel of which only n of
     N CTAs still run takes `(a + (1 - a) (n / N)^4)^(1/4)` of its full time; 1 is no speed-up.
-    `static_tails` replace it for a kind of work. `signalled` has (kind of work, expert rows, SMs, ratio), ascending:
-    how many times as long a kernel takes that polls or raises signals, none of which is late. `gpu` is
-    the name of the GPU, "" where it has none. `front_ends` says which front end each stream of a
-    program's list has, over and over; it counts where `Gaps.turn` is known. `flop_dtypes` are those
-    that the GPU has a peak for, () where nothing says it. With a `power` law the costs are those at
-    rest. `unlimited` kinds of kernels heed no budget.
-    `loads` are those of its ranks where they are known.
+    `static_tails` replace it for a kind of work. `signalled` has (kind of work, expert rows, SMs,
+    ratio), ascending: how many times as long a kernel takes that polls or raises signals, none of
+    which is late. `gpu` is the name of the GPU, "" where it has none. `front_ends` says which front
+    end each stream of a program's list has, over and over; it counts where `Gaps.turn` is known.
+    `flop_dtypes` are those that the GPU has a peak for, () where nothing says it. With a `power` law
+    the costs are those at rest, and `loads` are (rank, load), () where they are yet to be found.
+    `unlimited` kinds of kernels heed no budget.
     """
 
     name: str

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from models.work import Work
 
-# Arithmetic has to take at least this share of the time that a kernel's bytes take. Attention of 448 tokens,
+# Arithmetic has to take more than this share of the time that a kernel's bytes take. Attention of 448 tokens,
 # which mixes both, is above it, GEMMs of few rows are below.
-HALF = 0.5
+BOUND_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Sheet:
     num_sms: int
 
     def bound(self, work: Work) -> bool:
-        """Whether the work counts as bound by arithmetic: at these rates its operations take at least half
-        as long as its bytes."""
+        """Whether the work counts as bound by arithmetic: at these rates its operations take more than
+        `BOUND_SHARE` of the time of its bytes."""
         known = dict(self.flops_per_ns)
         ns = sum(flops / known[dtype] for dtype, flops in work.flops if dtype in known)
-        return ns > HALF * work.hbm_bytes / self.hbm_gbps
+        return ns > BOUND_SHARE * work.hbm_bytes / self.hbm_gbps
 
     def weight(self, work: Work, sms: int) -> float:
         """What a kernel on so many SMs (0: all) adds to the load for each unit of its time."""

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from models.machine import Machine
 from models.power import under_loads
 from models.power_law import PowerLaw
-from models.work import Work
+from models.work import SPIN_KINDS, Work
 from schedules.program import Program
 from schedules.timeline import Timeline
 
 # The first guess; loads are found when they change by less than `CLOSE`, which times follow by a third.
 GUESS, CLOSE, PASSES = 0.75, 0.005, 6
 DIGITS = 3  # Ranks whose loads are alike to so many digits share their prices.
-_GATE = "spin"
 Loads = Mapping[int, float]
 
 
@@ -72,7 +71,7 @@ def load_of(
     timeline: Timeline, rank: int, works: Mapping[tuple[int, str], Work], law: PowerLaw
 ) -> float:
     """What the rank's ops with these `works` weigh over the time after its gate."""
-    spans = [s for s in timeline.spans if s.rank == rank and s.kind != _GATE]
+    spans = [s for s in timeline.spans if s.rank == rank and s.kind not in SPIN_KINDS]
     began = min((s.start_ns for s in spans), default=0)
     ended = max((s.end_ns for s in spans), default=0)
     busy = sum(

@@ -77,8 +77,8 @@ class Poll:
         return reach
 
     def _eta(self, now: int, done: float, pace: float) -> int | None:
-        """When the last block will be done, None if the raiser stands still. Both kernels go linearly, so the wait for some block is
-        longest for the next one or for the last one."""
+        """When the last block will be done, None if the raiser stands still. Both kernels go linearly, so
+        the wait for some block is longest for the next one or for the last one."""
         fluid = self._kernel.fluid
         self.starved, self._upcoming = True, None
         if fluid.rate <= 0.0 or (done < 1.0 and pace <= 0.0):
