@@ -142,9 +142,9 @@ def _deployment(resolved: Resolved, schedule: str) -> Deployment:
 def document(schedule: str, measured: Measured) -> dict[str, Any]:
     """The result as JSON: microseconds of the repeats (null where nothing was timed: a checked or a
     recorded run), the error where it was checked, the facts."""
-    times = sorted(measured.makespans_ns)
     from executor.job import RECORDING
 
+    times = sorted(measured.makespans_ns)
     timed = measured.error is None and measured.timeline.machine != RECORDING
     return {
         "schema": 1,

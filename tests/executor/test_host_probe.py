@@ -1,4 +1,4 @@
-"""The host's probe without a GPU: its program, its times from a slow fake, and that ranks stay in step."""
+"""The host's probe without a GPU: its program, its times from a fake, and that ranks stay in step."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_times_are_medians_by_kind_without_waits_for_peers() -> None:
     assert "notify" in dict(probe_of(runs, calls=False).ns)
 
 
-class Slow(Recording):
-    """Logs every run."""
+class Counting(Recording):
+    """Counts its runs."""
 
     walks_calls = True
     runs = 0
@@ -99,7 +99,7 @@ class Slow(Recording):
 def test_every_probe_makes_as_many_runs_after_the_first_ones_warm_up() -> None:
     case = probe_case(resolved("decode").deployment, "decode")
     session: Any = type("Session", (), {"rank": 0})()
-    kernels: Any = Slow()
+    kernels: Any = Counting()
     prober = Prober(session, kernels, case)
     found = dict(prober.probe().ns)
     assert kernels.runs == WARM_UPS + RUNS
