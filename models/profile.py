@@ -172,7 +172,8 @@ def _validated(layers: tuple[Layer, ...]) -> ProfileFile:
 
 
 def _check_power(layers: tuple[Layer, ...], profile: ProfileFile) -> None:
-    """InputError for a gain of kernels that the profile does not list, or that leaves them no time at rest."""
+    """InputError for a gain of kernels that the profile does not list, or that leaves them no time at
+    rest."""
     if profile.power is None:
         return
     for kind, gain in profile.power.kinds.items():

@@ -150,14 +150,14 @@ class SignalledAt(BaseModel):
 
 
 class KernelKind(Section):
-    """How a library launches a kernel kind, and what one CTA takes. `signalled`: what signals cost it;
-    none: nothing, as far as is known.
+    """How a library launches a kernel kind, and what one CTA takes. `budget`: whether it can be told how
+    many SMs to take. `signalled`: what signals cost it; none: nothing, as far as is known.
 
     `ctas`: `sms` (persistent: one per SM, at most one per tile), `rows` or `elements` (so many per
-    `per_cta`), `tokens`, `num_sms` (of the exchange), `experts` (low latency; `experts_or_tokens`: at least one for each
-    token that a combine sums), `one`, `fixed` (`count` of them), or `shares` (decode attention: one for `per_cta` heads
-    of a sequence, times the parts that its keys are cut into, of `count` keys at least: as many as leave
-    no SM without one).
+    `per_cta`), `tokens`, `num_sms` (of the exchange), `experts` (low latency; `experts_or_tokens`: at
+    least one for each token that a combine sums), `one`, `fixed` (`count` of them), or `shares` (decode
+    attention: one for `per_cta` heads of a sequence, times the parts that its keys are cut into, of
+    `count` keys at least: as many as leave no SM without one).
     """
 
     grid: GridKind
