@@ -12,13 +12,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from datetime import timedelta
 from statistics import median
 from typing import Any
 
+from benchmarks.ranks import joined
 from benchmarks.validation_cases import Group
+from benchmarks.validation_run import compile_ahead
 from executor.calibrate.cases import DEFAULT_SCENARIOS, case_of
-from executor.calibrate.compile import compile_all, jobs_of
 from executor.calibrate.plan import task
 
 CASES = (("sequential", 768), ("tbo", 1536))
@@ -72,30 +72,15 @@ def lines(name: str, table: Table, makespans: list[int]) -> str:
 
 def main() -> None:
     """Both cases on every rank; the first compiles before and prints."""
-    from executor.watchdog import Watchdog
-
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    watchdog = Watchdog(rank, LIMIT_S)
-    watchdog.pause("compiling")
-    import torch
+    rank, ranks, watchdog = joined(LIMIT_S)
     import torch.distributed as dist
 
-    from executor.cuda import many_hardware_queues
     from executor.peers import barrier
     from executor.sessions import Sessions
 
-    many_hardware_queues()
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("gloo", timeout=timedelta(seconds=600))
     groups = [group_of(schedule, tokens, ranks) for schedule, tokens in CASES]
     if rank == 0:
-        jobs = [
-            job
-            for group in groups
-            for job in jobs_of([group.program(group.schedules[0])], group.batch, group.routing, 0)
-        ]
-        for problem in compile_all(tuple(dict.fromkeys(jobs)), ranks):
-            sys.stderr.write(problem + "\n")
+        compile_ahead(groups, ranks)
     barrier()
     sessions = Sessions(rank, ranks, dist.group.WORLD, NUM_SMS, 0, watchdog.beat)
     for group, (schedule, tokens) in zip(groups, CASES, strict=True):

@@ -16,11 +16,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.ranks import joined
 from benchmarks.validation_cases import Group, groups
 
 CASES = Path(__file__).with_name("layer_modes.yaml")
@@ -37,21 +37,12 @@ class Bench:
     """One rank."""
 
     def __init__(self) -> None:
-        from executor.watchdog import Watchdog
-
-        self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.watchdog = Watchdog(self.rank, LIMIT_S)
-        self.watchdog.pause("compiling")
-        import torch
+        self.rank, self.ranks, self.watchdog = joined(LIMIT_S)
         import torch.distributed as dist
 
         from executor.calibrate.clocks import nvml_reader
-        from executor.cuda import many_hardware_queues
         from executor.sessions import Sessions
 
-        many_hardware_queues()
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("gloo", timeout=timedelta(seconds=600))
         self.reader = nvml_reader(self.rank)
         world, beat = dist.group.WORLD, self.watchdog.beat
         self.sessions = Sessions(self.rank, self.ranks, world, 32, 0, beat, "production", 12288)

@@ -19,17 +19,18 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.hidden import compact, hidden, last_run
+from benchmarks.ranks import joined
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 
 if TYPE_CHECKING:
     from executor.calibrate.kernel_times import Run
     from executor.job import GpuSet
+    from executor.watchdog import Watchdog
     from schedules.program import Program
 
 MOST_SMS = 32
@@ -52,19 +53,15 @@ def done(path: Path, what: str) -> set[str]:
 class Bench:
     """One rank's part."""
 
-    def __init__(self, watchdog: Any, kernels: GpuSet, most_tokens: int) -> None:
-        import torch
+    def __init__(
+        self, rank: int, ranks: int, watchdog: Watchdog, kernels: GpuSet, most_tokens: int
+    ) -> None:
         import torch.distributed as dist
 
         from benchmarks.sm_clock import SmClock
-        from executor.cuda import many_hardware_queues
         from executor.sessions import Sessions
 
-        many_hardware_queues()
-        self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("gloo", timeout=timedelta(seconds=600))
-        self.watchdog = watchdog
+        self.rank, self.ranks, self.watchdog = rank, ranks, watchdog
         self.clock = SmClock()
         world = dist.group.WORLD
         self.sessions = Sessions(
@@ -224,17 +221,14 @@ def run(arguments: argparse.Namespace) -> None:
     from executor.cuda import device_facts
     from executor.host_probe import PREFILL_TOKENS
     from executor.peers import barrier
-    from executor.watchdog import Watchdog
 
-    watchdog = Watchdog(int(os.environ["RANK"]), LIMIT_S)
-    watchdog.pause("compiling")
+    rank, ranks, watchdog = joined(LIMIT_S)
     began = time.monotonic()
     every = [group for file in arguments.cases for group in groups(file)]
-    ranks = int(os.environ["WORLD_SIZE"])
     mine = [group for group in every if group.ranks == ranks and arguments.match in group.name]
     most_tokens = max((max(group.batch.tokens) for group in mine), default=0)
     most_tokens = max(most_tokens, PREFILL_TOKENS)
-    bench = Bench(watchdog, arguments.kernels, most_tokens)
+    bench = Bench(rank, ranks, watchdog, arguments.kernels, most_tokens)
     measured, traced = (done(arguments.out, what) for what in ("makespans_ns", "hidden"))
     wanted = [group for group in mine if group.name not in measured]
     untraced = [group for group in mine if group.overlapped and group.name not in traced]
