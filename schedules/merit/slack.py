@@ -3,7 +3,8 @@
 The graph of the program (streams, events, host, exchanges, signals) is followed backwards over the
 times of the timeline. Between two nodes the least lag is what was seen where the wait was binding:
 an op's own time without its stalls, the launch gap after the predecessor, the whole wait for an
-event that came last. Who waited for SMs also waits for the op that freed them.
+event that came last. Who waited for SMs also waits for the ops that freed them, and who took longer
+than alone for those that ended beside it.
 
 The slack is that of an op's end: an op that let others go on before its end (by SMs that it gave
 back, by a signal) may be on the critical path and still have some.
@@ -14,10 +15,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from schedules.graph import OWN, Graph, Node, build_graph
+from schedules.merit.room import ROOM, Key, Room, own_ns
 from schedules.program import Program
 from schedules.timeline import Span, Timeline
-
-Key = tuple[int, str]
 
 
 def slack_ns(timeline: Timeline, program: Program) -> dict[Key, int]:
@@ -26,28 +26,45 @@ def slack_ns(timeline: Timeline, program: Program) -> dict[Key, int]:
     Only ops of `program` that the timeline has spans of are listed. ValueError when the program has
     a cycle.
     """
-    spans = {(span.rank, span.op): span for span in timeline.spans}
     unfolded = _on_ranks(program, timeline.ranks)
     graph = build_graph(unfolded)
     keys = [_key(unfolded, node) for node in graph.nodes]
-    _wait_for_sms(graph, keys, spans)
+    spans = {(span.rank, span.op): span for span in timeline.spans}
+    for number in graph.end.values():
+        op = graph.nodes[number].op
+        if op is not None and op.exchange is not None and keys[number] in spans:
+            spans[keys[number]] = _from_placed(spans[keys[number]])
+    room = Room(graph, keys, spans)
+    room.add_edges()
     order, stuck = graph.order()
     if stuck:
         raise ValueError(f"program {program.name!r} has a cycle")
     makespan = timeline.makespan_ns
     latest = [makespan] * len(graph.nodes)
-    lags = _Lags(graph, keys, spans)
+    lags = _Lags(graph, keys, spans, room.lags)
     for node in reversed(order):
         for earlier, reason in graph.into[node]:
             latest[earlier] = min(
                 latest[earlier], latest[node] - lags.between(earlier, node, reason)
             )
-    found: dict[Key, int] = {}
-    for number in graph.end.values():
-        key = keys[number]
-        if key in spans:
-            found[key] = max(0, latest[number] - spans[key].end_ns)
-    return found
+    found = {
+        keys[number]: max(0, latest[number] - spans[keys[number]].end_ns)
+        for number in graph.end.values()
+        if keys[number] in spans
+    }
+    return _ending_together(found, room)
+
+
+def _ending_together(slack: dict[Key, int], room: Room) -> dict[Key, int]:
+    """The kernels of one exchange that end together are late together: the least slack of theirs."""
+    least: dict[tuple[str, str], int] = {}
+    groups = {key: room.together(key) for key in slack}
+    for key, group in groups.items():
+        if group is not None:
+            least[group] = min(slack[key], least.get(group, slack[key]))
+    return {
+        key: ns if (group := groups[key]) is None else least[group] for key, ns in slack.items()
+    }
 
 
 def _on_ranks(program: Program, ranks: tuple[int, ...]) -> Program:
@@ -68,30 +85,27 @@ def _key(program: Program, node: Node) -> Key:
     return program.classes[node.cls].ranks[0], node.op.name
 
 
-def _wait_for_sms(graph: Graph, keys: list[Key], spans: dict[Key, Span]) -> None:
-    """A kernel that waited for SMs comes after the end of the kernel that freed them, or, where that
-    gave some back at a turnover and went on, so long after its start."""
-    starts = {keys[number]: number for number in graph.start.values()}
-    ends = {keys[number]: number for number in graph.end.values()}
-    for number in graph.start.values():
-        span = spans.get(keys[number])
-        if span is None:
-            continue
-        for wait in span.waits:
-            key = (wait.culprit_rank or 0, wait.culprit or "")
-            if wait.cause == "sm_wait" and key in spans and key in ends:
-                ended = spans[key].end_ns <= span.start_ns
-                if ended or spans[key].start_ns < span.start_ns:
-                    graph.edge((ends if ended else starts)[key], number, "sm_wait")
+def _from_placed(span: Span) -> Span:
+    """A kernel of an exchange does nothing before all its CTAs are placed: its span from there."""
+    late = tuple(stall for stall in span.stalls if stall.cause == "sm_wait")
+    stalls = tuple(stall for stall in span.stalls if stall.cause != "sm_wait")
+    return replace(span, start_ns=span.placed_ns, waits=(*span.waits, *late), stalls=stalls)
 
 
 class _Lags:
     """The least time between two nodes, as the timeline shows it."""
 
-    def __init__(self, graph: Graph, keys: list[Key], spans: dict[Key, Span]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        keys: list[Key],
+        spans: dict[Key, Span],
+        room: dict[tuple[int, int], int],
+    ) -> None:
         self.graph = graph
         self.keys = keys
         self.spans = spans
+        self.room = room
         self.reached: dict[int, int] = {}
         for number in graph.order()[0]:
             if graph.nodes[number].op is None:
@@ -111,8 +125,10 @@ class _Lags:
         span = self.spans.get(self.keys[later])
         if span is None:
             return 0
+        if reason == ROOM:
+            return self.room[earlier, later]
         if reason == OWN:
-            return _own_ns(span)
+            return own_ns(span)
         if self.graph.nodes[earlier].exchange is not None:
             return self._after_meeting(earlier, span)
         if self.graph.nodes[later].what == "end":
@@ -144,22 +160,16 @@ class _Lags:
     def _after_meeting(self, meeting: int, span: Span) -> int:
         """What a kernel of an exchange does once it may: its own time, after the flight if it is a
         receive, after the last send's latency if that was what it waited for."""
-        node, own = self.graph.nodes[meeting], _own_ns(span)
+        node, own = self.graph.nodes[meeting], own_ns(span)
         flight = self.spans.get((span.rank, f"{node.exchange}.flight"))
         if node.what == "flight":
-            return own + _own_ns(flight) if flight is not None else 0
+            return own + own_ns(flight) if flight is not None else 0
         after = max(0, span.end_ns - max(self.reached[meeting], span.start_ns))
         if node.what == "arrival":
-            by_send = flight is None or _own_ns(flight) < flight.duration_ns
+            by_send = flight is None or own_ns(flight) < flight.duration_ns
             if by_send and _stalled(span):
                 return max(0, span.end_ns - self.reached[meeting])
         return min(after, own)
-
-
-def _own_ns(span: Span) -> int:
-    """A span without its stalls for peers, data and signals."""
-    stalls = sum(stall.ns for stall in span.stalls if stall.cause in ("peer_wait", "dependency"))
-    return max(0, span.duration_ns - stalls)
 
 
 def _stalled(span: Span) -> bool:
