@@ -108,7 +108,7 @@ def kernels_of(
 
 def measure(out: Path) -> None:
     """Every schedule of every group; rank 0 writes."""
-    from benchmarks.validation_run import compile_ahead
+    from benchmarks.validation_run import compile_ahead, write
     from executor.peers import barrier, gathered
 
     bench, every = Bench(), list(groups(CASES))
@@ -120,9 +120,7 @@ def measure(out: Path) -> None:
             bench.watchdog.beat(group.name)
             sides = gathered(bench.settled(group, schedule))
             if bench.rank == 0:
-                entry = {"group": group.name, "schedule": schedule, "ranks": sides}
-                with out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(entry) + "\n")
+                write(out, {"group": group.name, "schedule": schedule, "ranks": sides})
     bench.watchdog.stop()
     os._exit(0)
 
