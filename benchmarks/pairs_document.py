@@ -147,10 +147,8 @@ def document(found: Sequence[Outcome], measured: Sequence[dict[str, Any]], seed:
         f"python -m benchmarks.pairs predict --seed {seed} -o benchmarks/data/pairs_predicted_{seed}.jsonl",
         f"torchrun --nproc-per-node 2 -m benchmarks.pairs_run --seed {seed} "
         f"--out benchmarks/data/pairs_h200_2x_{seed}.jsonl",
-        "python -m benchmarks.pairs predict --seed 0 --like benchmarks/data/pairs_h200_2x.jsonl "
-        "-o again.jsonl",
         f"python -m benchmarks.pairs compare benchmarks/data/pairs_h200_2x_{seed}.jsonl --seed {seed} "
-        "--again again.jsonl -o docs/measurements/pairs-h200-ep2.md",
+        "-o docs/measurements/pairs-h200-ep2.md",
         "```",
         "",
         *_clocks(measured),
@@ -337,4 +335,5 @@ def _missing(measured: Sequence[dict[str, Any]]) -> list[str]:
     for entry in measured:
         if "ranks" in entry and not met(entry):
             failed[entry["pair"]] = "no call of one loop began and ended beside the other"
-    return [f"Not measured: {name.replace(' | ', ', ')}: {why}" for name, why in failed.items()]
+    lines = [f"Not measured: {name.replace(' | ', ', ')}: {why}" for name, why in failed.items()]
+    return [*lines, ""] if lines else []
