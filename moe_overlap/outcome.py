@@ -97,7 +97,7 @@ def _simulated(resolved: Resolved, row: Row, programs: Programs, fidelity: Fidel
         program = programs(step.simulated)
         figures = figures_of(resolved, Predicted(program, programs(1), step))
         if row.launch == "eager" and fidelity != "fast":
-            phase = phase_of(program, machine, step.timeline, figures.layer_ns)
+            phase = phase_of(program, step.machine, step.timeline, figures.layer_ns)
             figures = replace(figures, phase=phase)
         if fidelity == "full":
             figures = replace(

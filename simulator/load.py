@@ -34,9 +34,10 @@ def settled(program: Program, machine: Machine, run: Callable[[Machine], Timelin
 
 
 def as_loaded(program: Program, machine: Machine, timeline: Timeline) -> Machine:
-    """The machine under the loads of this timeline of the program, whatever else runs on it."""
+    """The machine under the loads of this timeline of the program, whatever else runs on it; one that
+    has loads keeps them."""
     law = machine.power
-    if law is None:
+    if law is None or machine.loads:
         return machine
     return under_loads(machine, loads_of(program, timeline, bound_works(program, machine), law))
 
@@ -74,9 +75,15 @@ def load_of(
     spans = [s for s in timeline.spans if s.rank == rank and s.kind not in SPIN_KINDS]
     began = min((s.start_ns for s in spans), default=0)
     ended = max((s.end_ns for s in spans), default=0)
-    busy = sum(
+    return min(1.0, busy_ns(timeline, rank, works, law) / max(1, ended - began))
+
+
+def busy_ns(
+    timeline: Timeline, rank: int, works: Mapping[tuple[int, str], Work], law: PowerLaw
+) -> float:
+    """What the rank's ops with these `works` weigh, in ns of the whole GPU."""
+    return sum(
         law.sheet.weight(works[rank, s.op], s.sms) * (s.end_ns - s.start_ns)
-        for s in spans
-        if (rank, s.op) in works
+        for s in timeline.spans
+        if s.rank == rank and (rank, s.op) in works
     )
-    return min(1.0, busy / max(1, ended - began))

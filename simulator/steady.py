@@ -7,15 +7,18 @@ that repeat to the ns. Tests hold the extrapolated step equal to the full one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from models.machine import Machine
+from models.power import under_loads
 from models.work import EXCHANGE_KINDS
 from schedules.program import Program
 from schedules.timeline import Timeline
 from simulator.engine import simulate
+from simulator.load import DIGITS, PASSES, bound_works, busy_ns, loads_of
 
+SAME = 1e-4  # A step is found when it changes by no more than this share.
 _LONGEST_PERIOD = 4
 
 
@@ -29,12 +32,14 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of `layers` MoE layers that takes `ns`; `timeline` holds its first `simulated` ones."""
+    """A step of `layers` MoE layers that takes `ns`; `timeline` holds its first `simulated` ones, and
+    `machine` is the one that it was simulated on, under the loads of the whole step where it has any."""
 
     timeline: Timeline
     layers: int
     simulated: int
     ns: int
+    machine: Machine
 
 
 def find_pattern(timeline: Timeline) -> Pattern | None:
@@ -91,17 +96,61 @@ def simulate_step(
     """A step of `layers` MoE layers; `build` gives the program of any number of them.
 
     Simulates four layers, then two more at a time until the pattern repeats; all of them if it never
-    does.
+    does. At a power limit layers are as loaded as in the whole step, of which dense layers are less.
     """
+
+    def once(at: Machine) -> Step:
+        return _step(build, at, layers, fold=fold, skew_ns=skew_ns, seed=seed)
+
+    step = once(machine)
+    for _ in range(PASSES):
+        if machine.power is None or machine.loads or step.simulated == layers:
+            break
+        before, loads = step.ns, _loads(build(step.simulated), machine, step)
+        step = once(under_loads(machine, loads))
+        if abs(step.ns - before) <= SAME * before:
+            break
+    return step
+
+
+def _loads(program: Program, machine: Machine, step: Step) -> dict[int, float]:
+    """The load of each rank in the whole step, of which the simulated layers but the last repeat."""
+    law, pattern = machine.power, find_pattern(step.timeline)
+    if law is None or pattern is None:
+        raise ValueError(f"{program.name!r} has no loads that repeat")
+    works = bound_works(program, machine)
+    own = step.timeline.makespan_ns
+    periods = (step.layers - step.simulated) // pattern.layers
+    last = max(span.layer for span in step.timeline.spans)
+    again = range(last - pattern.layers, last)
+    inside = replace(step.timeline, spans=tuple(s for s in step.timeline.spans if s.layer in again))
+    loads = loads_of(program, step.timeline, works, law)
+    return {
+        rank: round((load * own + periods * busy_ns(inside, rank, works, law)) / step.ns, DIGITS)
+        for rank, load in loads.items()
+        if rank in {span.rank for span in inside.spans}
+    }
+
+
+def _step(
+    build: Callable[[int], Program],
+    machine: Machine,
+    layers: int,
+    *,
+    fold: bool,
+    skew_ns: int | None,
+    seed: int,
+) -> Step:
     simulated = min(4, layers)
     while True:
         program = build(simulated)
         timeline = simulate(program, machine, fold=fold, skew_ns=skew_ns, seed=seed)
         if simulated == layers:
-            return Step(timeline, layers, simulated, timeline.makespan_ns)
+            return Step(timeline, layers, simulated, timeline.makespan_ns, machine)
         pattern = find_pattern(timeline)
         if pattern is not None and (layers - simulated) % pattern.layers == 0:
-            return Step(timeline, layers, simulated, extrapolate(timeline, layers - simulated))
+            ns = extrapolate(timeline, layers - simulated)
+            return Step(timeline, layers, simulated, ns, machine)
         simulated = min(simulated + 2, layers)
 
 

@@ -11,8 +11,11 @@ from models.machine import Cost, Footprint, Gaps, Machine
 from models.power_law import Gain, PowerLaw, Sheet
 from models.spin import spin_machine
 from models.work import Grid, Work
+from moe_overlap.outcome import Programs
+from scenarios import load
+from scenarios.resolve import resolve
 from schedules.program import Launch, Op, Program, RankClass, Stream
-from simulator import simulate
+from simulator import simulate, simulate_step
 from tests.simulator.spinning import program
 
 BOUND = gemm(4096, 4096, 4096, "fp8_block")
@@ -79,3 +82,16 @@ def test_a_kernel_on_a_quarter_of_the_sms_weighs_a_quarter() -> None:
     assert sheet.weight(BOUND, 0) == sheet.weight(BOUND, 4) == 1.0
     assert sheet.weight(BOUND, 1) == 0.25
     assert sheet.weight(RESTS, 4) == 0.0
+
+
+def test_a_step_of_many_layers_is_as_loaded_as_the_whole() -> None:
+    """Dense layers have no exchange to rest in, and a step of few layers has the larger part of them."""
+    put = ["phase.prefill.tokens_per_rank=4096", "phase.prefill.sequence_tokens=1024"]
+    put.append("hardware=h200-2x-nvlink-measured")
+    resolved = resolve(load("deepseek-v3-h200-ep2-prefill", put))
+    machine = resolved.deployment.machine
+    programs = Programs(resolved, resolved.choice("sequential"), allow_refused=False)
+    step = simulate_step(programs, machine, 20)
+    assert step.simulated < 20
+    whole = simulate(programs(20), machine, counters=False).makespan_ns
+    assert step.ns == pytest.approx(whole, rel=1e-3)
