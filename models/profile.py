@@ -172,8 +172,8 @@ def _validated(layers: tuple[Layer, ...]) -> ProfileFile:
 
 
 def _check_power(layers: tuple[Layer, ...], profile: ProfileFile) -> None:
-    """InputError for a gain of kernels that the profile does not list, or that leaves them no time at
-    rest."""
+    """InputError for a gain of kernels that the profile does not list, or that leaves them less than
+    half of their time at rest."""
     if profile.power is None:
         return
     for kind, gain in profile.power.kinds.items():
@@ -183,13 +183,13 @@ def _check_power(layers: tuple[Layer, ...], profile: ProfileFile) -> None:
             raise InputError(
                 str(layer.path), ".".join(keys), kind, choices(profile.kernels, kind), line
             )
-        if gain.share * profile.power.most >= 1.0:
+        if gain.share * profile.power.most > 0.5:
             layer, line = _place(layers, [*keys, "share"])
             raise InputError(
                 str(layer.path),
                 ".".join([*keys, "share"]),
                 gain.share,
-                f"less than 1 / most = {1.0 / profile.power.most:.3g}",
+                f"at most 0.5 / most = {0.5 / profile.power.most:.3g}: no rest halves a time",
                 line,
             )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from models.machine import Machine
 from models.power import under_loads
 from models.power_law import PowerLaw
 from models.work import SPIN_KINDS, Work
 from schedules.program import Program
-from schedules.timeline import Timeline
+from schedules.timeline import Span, Timeline
 
 # The first guess; loads are found when they change by less than `CLOSE`, which times follow by a third.
 GUESS, CLOSE, PASSES = 0.75, 0.005, 6
@@ -60,30 +60,35 @@ def loads_of(
     program: Program, timeline: Timeline, works: Mapping[tuple[int, str], Work], law: PowerLaw
 ) -> Loads:
     """The load of each rank; ranks that were simulated as one have that of the one."""
-    simulated = {span.rank for span in timeline.spans}
-    loads = {rank: round(load_of(timeline, rank, works, law), DIGITS) for rank in simulated}
+    loads = {
+        rank: round(load_of(spans, works, law), DIGITS) for rank, spans in by_rank(timeline).items()
+    }
     for cls in program.classes:
-        own = [rank for rank in cls.ranks if rank in simulated]
-        loads |= {rank: loads[own[0]] for rank in cls.ranks if own and rank not in simulated}
+        own = [rank for rank in cls.ranks if rank in loads]
+        loads |= {rank: loads[own[0]] for rank in cls.ranks if own and rank not in loads}
     return loads
 
 
-def load_of(
-    timeline: Timeline, rank: int, works: Mapping[tuple[int, str], Work], law: PowerLaw
-) -> float:
-    """What the rank's ops with these `works` weigh over the time after its gate."""
-    spans = [s for s in timeline.spans if s.rank == rank and s.kind not in SPIN_KINDS]
-    began = min((s.start_ns for s in spans), default=0)
-    ended = max((s.end_ns for s in spans), default=0)
-    return min(1.0, busy_ns(timeline, rank, works, law) / max(1, ended - began))
+def by_rank(timeline: Timeline) -> dict[int, list[Span]]:
+    """The spans of each simulated rank."""
+    ranks: dict[int, list[Span]] = {}
+    for span in timeline.spans:
+        ranks.setdefault(span.rank, []).append(span)
+    return ranks
 
 
-def busy_ns(
-    timeline: Timeline, rank: int, works: Mapping[tuple[int, str], Work], law: PowerLaw
-) -> float:
-    """What the rank's ops with these `works` weigh, in ns of the whole GPU."""
+def load_of(spans: Sequence[Span], works: Mapping[tuple[int, str], Work], law: PowerLaw) -> float:
+    """What a rank's ops with these `works` weigh over the time after its gate."""
+    own = [span for span in spans if span.kind not in SPIN_KINDS]
+    began = min((span.start_ns for span in own), default=0)
+    ended = max((span.end_ns for span in own), default=0)
+    return min(1.0, busy_ns(own, works, law) / max(1, ended - began))
+
+
+def busy_ns(spans: Iterable[Span], works: Mapping[tuple[int, str], Work], law: PowerLaw) -> float:
+    """What a rank's ops with these `works` weigh, in ns of the whole GPU."""
     return sum(
-        law.sheet.weight(works[rank, s.op], s.sms) * (s.end_ns - s.start_ns)
-        for s in timeline.spans
-        if s.rank == rank and (rank, s.op) in works
+        law.sheet.weight(works[span.rank, span.op], span.sms) * (span.end_ns - span.start_ns)
+        for span in spans
+        if (span.rank, span.op) in works
     )

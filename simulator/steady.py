@@ -16,7 +16,7 @@ from models.work import EXCHANGE_KINDS
 from schedules.program import Program
 from schedules.timeline import Timeline
 from simulator.engine import simulate
-from simulator.load import DIGITS, PASSES, bound_works, busy_ns, loads_of
+from simulator.load import DIGITS, PASSES, bound_works, busy_ns, by_rank, loads_of
 
 SAME = 1e-4  # A step is found when it changes by no more than this share.
 _LONGEST_PERIOD = 4
@@ -123,12 +123,14 @@ def _loads(program: Program, machine: Machine, step: Step) -> dict[int, float]:
     periods = (step.layers - step.simulated) // pattern.layers
     last = max(span.layer for span in step.timeline.spans)
     again = range(last - pattern.layers, last)
-    inside = replace(step.timeline, spans=tuple(s for s in step.timeline.spans if s.layer in again))
+    inside = by_rank(
+        replace(step.timeline, spans=tuple(s for s in step.timeline.spans if s.layer in again))
+    )
     loads = loads_of(program, step.timeline, works, law)
     return {
-        rank: round((load * own + periods * busy_ns(inside, rank, works, law)) / step.ns, DIGITS)
+        rank: round((load * own + periods * busy_ns(inside[rank], works, law)) / step.ns, DIGITS)
         for rank, load in loads.items()
-        if rank in {span.rank for span in inside.spans}
+        if rank in inside
     }
 
 
