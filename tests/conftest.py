@@ -1,8 +1,13 @@
 """One thread a process: tests run beside each other, and more threads would only wait for cores. And few
-looks for garbage, which would go through all collected tests each time."""
+looks for garbage, which would go through all collected tests each time. Without a GPU's driver Triton's
+kernels are the interpreter's, whichever test imports them first."""
 
 import gc
 import os
+from pathlib import Path
+
+if not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
