@@ -60,6 +60,7 @@ class Records:
     throttled: tuple[str, ...] = ()
     others: bool = False
     power: PowerLaw | None = None
+    takes: tuple[Take, ...] = ()
 
 
 def sorted_out(
@@ -108,7 +109,7 @@ def sorted_out(
         reasons.update(record.get("throttled", ()))
         result.others |= bool(record.get("others"))
     result.footprints = _footprints(launched)
-    takes = timed.takes()
+    result.takes = takes = tuple(timed.takes())
     result.power = fit_power(takes, sheet) if sheet is not None else None
     result.points = _points(takes, result.power)
     beside = _beside_each_other(slowed)

@@ -68,7 +68,7 @@ def with_host(profile: HostCosts, measured: Mapping[str, int]) -> tuple[HostCost
 def beside(profile: HostCosts, probes: Sequence[HostProbe]) -> tuple[HostCosts, float | None]:
     """The host by the mean of the probes before and after a case, and its ratio to the profile's.
 
-    How far hosts of other hours are from the profile's does not matter any more. What is left open is how
+    How far other hosts are from the profile's is no part of it. What is left open is how
     much this one moved, half of the relative difference of the probes, and how much it does so from run
     to run; they are independent. One probe does not tell the first: then the profile's error stays.
     """
