@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.validation import read
+from benchmarks.validation_files import read
 from models.calibration_records import work_of
 from models.measured import point_key
 

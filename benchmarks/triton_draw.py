@@ -18,10 +18,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.validation import PUBLIC, predict, read
+from benchmarks.validation import PUBLIC, predict
 from benchmarks.validation_cases import LAYERS, groups
 from benchmarks.validation_document import predictors, table
 from benchmarks.validation_draw import KV, SMS, Draw, batches_of
+from benchmarks.validation_files import read
 from benchmarks.validation_others import figures
 from benchmarks.validation_outcome import cases
 from executor.calibrate.triton_plan import triton_plan

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,8 +27,10 @@ from typing import Any
 
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 from benchmarks.validation_document import document, predictors, readme_block, summary, with_block
+from benchmarks.validation_files import matched, read
 from benchmarks.validation_outcome import PUBLIC_NAME, cases, probes_of
 from benchmarks.validation_predictors import by_engine, by_plain
+from models.errors import InputError
 from models.host import HostProbe, on_host
 from models.machine import Machine
 from models.profile import load_machine
@@ -86,7 +89,7 @@ def on_probed_hosts(
     kept: Iterable[Mapping[str, Any]] = (),
 ) -> list[Mapping[str, Any]]:
     """The records, those of groups with probes predicted again with the probed host, or taken from what
-    was `kept` of that; ValueError where a profile is not the one that was predicted with."""
+    was `kept` of that; InputError where a profile is not the one that was predicted with."""
     found = {e["group"]: e for e in entries if "probe" in e}
     before = {(r["group"], r["schedule"]): r for r in kept}
     again: list[Mapping[str, Any]] = []
@@ -113,7 +116,7 @@ def as_now(
         entry = found.get(record["group"])
         if entry is None:
             continue
-        group, name = _groups()[record["group"]], record["schedule"]
+        group, name = _group(record["group"]), record["schedule"]
         machine, public = _machine(record["profile"]), _machine(PUBLIC)
         if "probe" in entry:
             now = on_host_of(probes_of(entry), group, name, machine, public)
@@ -126,9 +129,9 @@ def as_now(
 def _again(record: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     machine = _machine(record["profile"])
     if machine.profile_sha256 != record["sha256"]:
-        name = record["profile"]
-        raise ValueError(f"profile {name!r} is another one than predictions were made with")
-    probes, group = probes_of(entry), _groups()[record["group"]]
+        allowed = f"{record['sha256']}: it is another one than predictions were made with"
+        raise InputError(f"profile {machine.name}", "sha256", machine.profile_sha256, allowed)
+    probes, group = probes_of(entry), _group(record["group"])
     return on_host_of(probes, group, record["schedule"], machine, _machine(PUBLIC))
 
 
@@ -142,6 +145,12 @@ def _groups() -> dict[str, Group]:
     return {group.name: group for file in (UNSEEN, CASES) for group in groups(file)}
 
 
+def _group(name: str) -> Group:
+    if name not in _groups():
+        raise InputError(f"{UNSEEN.name}, {CASES.name}", "groups", name, "a group of these files")
+    return _groups()[name]
+
+
 def on_host_of(
     probes: Sequence[HostProbe], group: Group, schedule: str, machine: Machine, public: Machine
 ) -> dict[str, Any]:
@@ -151,14 +160,12 @@ def on_host_of(
     return predict(group, schedule, own, on_host(public, probes)[0]) | {"host": ratio}
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of records."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-
-
-def compared(predicted: Path, measured: Path, readme: Path | None) -> str:
-    """The page; renews the table of `readme`."""
-    records, entries = read(predicted), read(measured)
+def compared(
+    records: Sequence[Mapping[str, Any]],
+    entries: Sequence[Mapping[str, Any]],
+    readme: Path | None,
+) -> str:
+    """The page of these predictions and measurements; renews the table of `readme`."""
     before = read(PROBED) if PROBED.exists() else ()
     hosted = on_probed_hosts(records, entries, before)
     found = cases(hosted, entries)
@@ -174,8 +181,8 @@ def compared(predicted: Path, measured: Path, readme: Path | None) -> str:
     return text
 
 
-def main() -> None:
-    """Parse; predict, or compare."""
+def main(given: Sequence[str] | None = None) -> None:
+    """Parse; predict, or compare; one message where a file cannot be used."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -187,28 +194,39 @@ def main() -> None:
     parser.add_argument("--cases", type=Path, nargs="+", default=[UNSEEN, CASES])
     parser.add_argument("--readme", type=Path)
     parser.add_argument("-o", "--output", type=Path)
-    arguments = parser.parse_args()
-    if arguments.what == "predict":
-        found: Iterable[Mapping[str, Any]]
-        if arguments.measured is None:
-            found = predictions({2: arguments.profile, 1: arguments.one}, arguments.cases)
-        else:
-            hosted = on_probed_hosts(read(arguments.predicted), read(arguments.measured))
-            found = (record for record in hosted if "probe" in record)
-        text = "".join(json.dumps(record) + "\n" for record in found)
-    elif arguments.measured is None:
+    arguments = parser.parse_args(given)
+    if arguments.measured is None and arguments.what != "predict":
         parser.error(f"{arguments.what} needs the file of measured cases")
-    elif arguments.what == "again":
-        entries = read(arguments.measured)
-        now = cases(as_now(read(arguments.predicted), entries), entries)
-        hiding = [case for case in now if case.hides]
-        text = "\n".join([*summary(now), "", "communication hidden", "", *predictors(hiding)])
-    else:
-        text = compared(arguments.predicted, arguments.measured, arguments.readme)
+    try:
+        text = _text(arguments)
+    except InputError as error:
+        parser.error(str(error))
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     else:
         print(text)
+
+
+def _text(arguments: argparse.Namespace) -> str:
+    if arguments.measured is None:
+        profiles = {2: arguments.profile, 1: arguments.one}
+        return _jsonl(predictions(profiles, arguments.cases))
+    records, entries, told = matched(arguments.predicted, arguments.measured)
+    if told:
+        print(f"warning: {told}", file=sys.stderr)
+    if arguments.what == "predict":
+        return _jsonl(r for r in on_probed_hosts(records, entries) if "probe" in r)
+    if arguments.what == "compare":
+        return compared(records, entries, arguments.readme)
+    now = cases(as_now(records, entries), entries)
+    lines = summary(now)
+    if hiding := [case for case in now if case.hides]:
+        lines += ["", "communication hidden", "", *predictors(hiding)]
+    return "\n".join(lines)
+
+
+def _jsonl(records: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.validation import PREDICTED, PROFILES, read
+from benchmarks.validation import PREDICTED, PROFILES
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
+from benchmarks.validation_files import read
 from benchmarks.validation_outcome import Case, cases
 from models.host import with_host
 from models.machine import HostCosts, Machine

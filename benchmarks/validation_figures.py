@@ -20,8 +20,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from benchmarks.validation import read
 from benchmarks.validation_cases import Group, groups
+from benchmarks.validation_files import read
 from benchmarks.validation_outcome import probes_of
 from models.host import HostProbe, on_host
 from models.machine import Machine

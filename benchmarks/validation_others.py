@@ -18,9 +18,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.validation import PUBLIC, on_host_of, read
+from benchmarks.validation import PUBLIC, on_host_of
 from benchmarks.validation_cases import groups
 from benchmarks.validation_document import predictors, table
+from benchmarks.validation_files import read
 from benchmarks.validation_outcome import Case, cases, probes_of
 from models.measured import percentile
 from models.profile import load_machine

@@ -18,7 +18,6 @@ from benchmarks.validation import (
     compared,
     on_probed_hosts,
     predict,
-    read,
 )
 from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
 from benchmarks.validation_document import (
@@ -35,6 +34,7 @@ from benchmarks.validation_document import (
     with_block,
 )
 from benchmarks.validation_draw import lines
+from benchmarks.validation_files import read
 from benchmarks.validation_outcome import Case, cases
 from benchmarks.validation_predictors import by_plain
 from executor.calibrate.plan import DECODE_TOKENS, PREFILL_TOKENS
@@ -309,6 +309,6 @@ def test_plain_predictors_add_up_what_does_not_overlap() -> None:
 def test_the_page_and_readmes_table_are_what_the_data_say(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text((ROOT / "README.md").read_text(encoding="utf-8"))
-    page = compared(PREDICTED, DATA / "validation_h200_2x.jsonl", readme)
+    page = compared(read(PREDICTED), read(DATA / "validation_h200_2x.jsonl"), readme)
     assert page == (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
     assert readme.read_text(encoding="utf-8") == (ROOT / "README.md").read_text(encoding="utf-8")
