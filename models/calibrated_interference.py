@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 from models.calibration_records import Records, Slowed
+from models.exchange_sizes import of_one_size, size_law
 from models.fit import Beside, Fit, fit_slowdown
-from models.machine import COVERED, Interference, slowdown_beside
+from models.machine import COVERED, Interference, SizeLaw, slowdown_beside
 from models.measured import percentile
 
 # Fewer neighbours than this do not tell what their SMs and their HBM rate do apart.
@@ -49,6 +50,10 @@ def interference_section(records: Records, source: str) -> dict[str, Any]:
     communication = [entry for entry in real if entry.family]
     cap = best_rho_cap(communication or compute)
     section["rho_cap"] = cap
+    sizes = _size_laws(communication, cap)
+    communication = [of_one_size(entry, _law_of(entry, sizes)) for entry in communication]
+    for (family, name), law in sorted(sizes.items()):
+        section.setdefault("sizes", {}).setdefault(family, {})[name] = asdict(law)
     for family, group in _by_name(communication, lambda s: (s.family,)):
         fit = fit_slowdown(_kept(group), cap)
         section["families"][family] = _pair(fit)
@@ -73,6 +78,22 @@ def interference_section(records: Records, source: str) -> dict[str, Any]:
     section["errors"] = left_out_errors(communication, compute, cap)
     section["source"] = "; ".join((source, *notes))
     return section
+
+
+def _size_laws(communication: Iterable[Slowed], cap: float) -> dict[tuple[str, str], SizeLaw]:
+    """By family and direction, where enough sizes were measured."""
+
+    def error(group: Iterable[Slowed]) -> float:
+        parts = _by_name(group, lambda s: (s.sms,))
+        return sum(off**2 for _, part in parts for off in _left_out(part, cap))
+
+    named = _by_name(communication, lambda s: ((s.family, s.exchange),) if s.exchange else ())
+    found = {name: size_law(group, error) for name, group in named}
+    return {name: law for name, law in found.items() if law is not None}
+
+
+def _law_of(entry: Slowed, laws: Mapping[tuple[str, str], SizeLaw]) -> SizeLaw | None:
+    return laws.get((entry.family, entry.exchange))
 
 
 def left_out_errors(
@@ -127,6 +148,11 @@ def rules_of(section: Mapping[str, Any]) -> Interference:
             for p in pairs
         ),
         tuple(sorted(section.get("errors", {}).items())),
+        by_size=tuple(
+            (family, name, SizeLaw(**law))
+            for family, directions in section.get("sizes", {}).items()
+            for name, law in directions.items()
+        ),
     )
 
 
@@ -160,7 +186,7 @@ def held_out_pairs(slowed: Iterable[Slowed], rules: Interference) -> tuple[HeldO
         if not entry.held:
             continue
         if entry.family:
-            c0, c1 = rules.coefficients(entry.family, entry.exchange, entry.sms)
+            c0, c1 = rules.coefficients(entry.family, entry.exchange, entry.sms, entry.tokens)
         else:
             c0, c1 = rules.compute_coefficients(entry.kinds[0])
         near = entry.beside

@@ -44,6 +44,8 @@ from models.work import EXCHANGE_KINDS, Grid
 
 # Forms that stand for many kinds of kernel at once: each measured kind gets its own.
 SHARED_FORMS = ("elementwise", "scatter")
+# Points of a kind that tell what all of it drifts by.
+DRIFT_POINTS = 10
 
 
 @dataclass(frozen=True)
@@ -149,13 +151,14 @@ def _add_figures(content: dict[str, Any], records: Records, source: str) -> None
 
 
 def _repeat(points: Sequence[MeasuredPoint], earlier: Sequence[MeasuredPoint]) -> dict[str, float]:
-    """What nine in ten of the points that both calibrations measured differ by less than."""
+    """The most that the points of one kind together differ by from one calibration to the other."""
     if not earlier:
         return {}
     rows = drifts(earlier, points)
     if not rows:
         raise InputError("calibrate", "against", "none of these points", "a point that is in both")
-    return {"repeat": round(rows[-1].p90, 4)}
+    counted = [row.ratio for row in rows if row.count >= DRIFT_POINTS] or [rows[-1].ratio]
+    return {"repeat": round(max(abs(ratio - 1.0) for ratio in counted), 4)}
 
 
 def _clocks(records: Records) -> str:

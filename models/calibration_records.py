@@ -29,7 +29,7 @@ SHORT, WAITED = 0.5, 0.25
 class Slowed:
     """A kernel beside others: the `victim` and `aggressor` by name, the victim's `kinds` of work or
     its exchange `family`, and the figures that the law of interference takes. Of an exchange also its
-    direction (`dispatch` or `combine`) and SMs."""
+    direction (`dispatch` or `combine`), SMs and tokens a rank (0: not told)."""
 
     victim: str
     aggressor: str
@@ -39,6 +39,7 @@ class Slowed:
     held: bool
     exchange: str = ""
     sms: int = 0
+    tokens: int = 0
 
 
 @dataclass
@@ -269,11 +270,13 @@ def _slowed(record: Mapping[str, Any], seed: int, achievable: float, source: str
         raise InputError(source, "beside", record, f"a record with {error}") from error
 
 
-def _exchange_of(record: Mapping[str, Any]) -> tuple[str, int]:
-    """Direction and SMs of a victim that is an exchange."""
+def _exchange_of(record: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Direction, SMs and tokens of a victim that is an exchange; the task names the tokens."""
     if not record["family"] or "exchange" not in record:
-        return "", 0
-    return record["exchange"].removesuffix("_ll"), int(record["exchange_sms"])
+        return "", 0, 0
+    sizes = dict(part.split("=", 1) for part in record.get("task", "").split() if "=" in part)
+    tokens = int(sizes.get("tokens", 0))
+    return record["exchange"].removesuffix("_ll"), int(record["exchange_sms"]), tokens
 
 
 def _waited(record: Mapping[str, Any]) -> bool:

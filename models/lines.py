@@ -13,7 +13,7 @@ the pairs, and how many of these a token has depends on the lengths of the seque
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -42,7 +42,7 @@ class Lines:
         for family, timed in points.items():
             timed = tuple(timed)
             if timed[0][0].kind in KINDS and len(timed) > len(_terms(*timed[0][:2])):
-                self._lines[family] = _fitted(timed)
+                self._lines[family] = nonnegative([_terms(w, sms) / ns for w, sms, ns in timed])
 
     def ns(self, family: Family, work: Work, sms: int) -> float | None:
         """Time on so many SMs; None for a family without a line."""
@@ -61,15 +61,16 @@ def _terms(work: Work, sms: int) -> Vector:
     return np.array((1.0, count, *last), dtype=np.float64)
 
 
-def _fitted(timed: tuple[Timed, ...]) -> Vector:
-    """Of all choices of terms the one with the least relative error and no coefficient below zero."""
-    rows = np.array([_terms(work, sms) / ns for work, sms, ns in timed])
-    ones, width = np.ones(len(timed)), rows.shape[1]
+def nonnegative(rows: Sequence[Vector]) -> Vector:
+    """Coefficients that make `rows @ coefficients` closest to one, rows being terms over the time that was
+    measured: of all choices of terms the one with the least relative error and none below zero."""
+    table = np.array(rows)
+    ones, width = np.ones(len(table)), table.shape[1]
     best, found = np.inf, np.zeros(width)
     for count in range(1, width + 1):
         for chosen in combinations(range(width), count):
-            part = np.linalg.lstsq(rows[:, chosen], ones, rcond=None)[0]
-            error = float(np.sum((rows[:, chosen] @ part - ones) ** 2))
+            part = np.linalg.lstsq(table[:, chosen], ones, rcond=None)[0]
+            error = float(np.sum((table[:, chosen] @ part - ones) ** 2))
             if np.all(part >= 0.0) and error < best:
                 best, found = error, np.zeros(width)
                 found[list(chosen)] = part

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import log
+from math import log, sqrt
 from typing import Literal, Protocol
 
 from models.power_law import PowerLaw
@@ -21,11 +21,23 @@ COVERED = 0.8
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Time of one kernel alone on `sms` SMs: integer nanoseconds, the label of the figure, and a
-    relative uncertainty (0.1 is 10 %) that the label and its source justify."""
+    relative uncertainty (0.1 is 10 %) that the label and its source justify. `shared_error` is the part of
+    it that other kernels err with alike (None: all of it)."""
 
     ns: int
     label: CostLabel
     rel_error: float = 0.0
+    shared_error: float | None = None
+
+    @property
+    def shared(self) -> float:
+        """The shared part of the error."""
+        return self.rel_error if self.shared_error is None else self.shared_error
+
+    @property
+    def own(self) -> float:
+        """What no other kernel errs with; errors add up by their squares."""
+        return sqrt(max(0.0, self.rel_error**2 - self.shared**2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +136,28 @@ class Fabric:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeLaw:
+    """What an exchange of other than `tokens` tokens a rank slows by: c0 times a power of its size, between
+    the least and the most tokens that were measured."""
+
+    tokens: int
+    power: float
+    least: int
+    most: int
+
+    def factor(self, tokens: int) -> float:
+        """Of c0, for an exchange of so many tokens a rank."""
+        return float((min(max(tokens, self.least), self.most) / self.tokens) ** self.power)
+
+
+@dataclass(frozen=True, slots=True)
 class Interference:
     """Slowdown on disjoint SMs: `1 + c0 * busy_SM_share + c1 * rho / (1 - rho)`, rho the neighbours'
     HBM rate over `achievable_hbm_gbps`; one (c0, c1) per communication family. `compute` is the same
     pair for a compute kernel beside communication, `by_kind` replaces it for a kind of work; `rho_cap`
     bounds rho below 1. `by_exchange` replaces a family's pair for one direction: (family, `dispatch` or
-    `combine`, its own SMs, c0, c1), read along the log of the SMs. `errors` is the relative error of the
+    `combine`, its own SMs, c0, c1), read along the log of the SMs; `by_size` says of a family's direction what other
+    sizes change. `errors` is the relative error of the
     law by victim: `normal dispatch`, a family, a kind of work, or `compute`. `moved` multiplies the
     slowdowns of the same victims; none but those of an ensemble are."""
 
@@ -141,6 +169,7 @@ class Interference:
     by_exchange: tuple[tuple[str, str, int, float, float], ...] = ()
     errors: tuple[tuple[str, float], ...] = ()
     moved: tuple[tuple[str, float], ...] = ()
+    by_size: tuple[tuple[str, str, SizeLaw], ...] = ()
 
     def victim(self, family: str, kind: str) -> str:
         """The closest victim of a kernel that an error is stated of, "" for none; `family` is "" for
@@ -149,13 +178,18 @@ class Interference:
         exact = f"{family} {kind.partition('_')[0]}" if family else kind
         return next((name for name in (exact, family or "compute") if name in known), "")
 
-    def coefficients(self, family: str, kind: str = "", sms: int = 0) -> tuple[float, float]:
-        """(c0, c1) of a communication family, of a kernel of this kind on so many SMs where that was
-        measured; (0, 0) for a family without a figure."""
+    def coefficients(
+        self, family: str, kind: str = "", sms: int = 0, tokens: int = 0
+    ) -> tuple[float, float]:
+        """(c0, c1) of a communication family, of a kernel of this kind on so many SMs and of so many tokens
+        a rank (0: the size that was measured most) where that was measured; (0, 0) for a family without a
+        figure."""
         direction = kind.partition("_")[0]
         points = [p[2:] for p in self.by_exchange if p[:2] == (family, direction)]
         if points:
-            return _along_sms(points, sms)
+            c0, c1 = _along_sms(points, sms)
+            laws = (law for *of, law in self.by_size if of == [family, direction])
+            return c0 * next((law.factor(tokens) for law in laws if tokens), 1.0), c1
         for name, c0, c1 in self.by_family:
             if name == family:
                 return c0, c1

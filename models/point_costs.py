@@ -32,7 +32,9 @@ _SAME = 1e-6
 _REACH = 0.07
 # Between points the time of a round is interpolated: grouped GEMMs of contiguous rows, whole sizes left out on
 # two H200s, are within 0.3 % (51,200 rows; median), 1.4 (27,008) and 5.8 (14,336), in the table's shape
-# within 1.7, 1.6 and 4.2, and too fast at all three.
+# within 1.7, 1.6 and 4.2, and too fast at all three. Routing is drawn anew for each point, so that their sizes
+# differ a little: those within `_REACH` are one size, lest it be known on few SMs only (16,384 rows on 120
+# SMs came out at 665 us from 14,336 on 66 SMs, where 14,208 take 750 on 116; they take 780).
 BY_ROUNDS = ("grouped_gemm_contiguous",)
 _LABELS: Mapping[Where, CostLabel] = {
     "point": "measured",
@@ -90,8 +92,8 @@ class _Reading:
 
 class PointCosts:
     """`models.machine.Costs` of measured points over other costs. `grids` says how each kind is
-    launched; `errors` holds the relative error of times read between points, by kind; no time is
-    closer than `repeat`."""
+    launched; `errors` holds the relative error of times read between points, by kind; `repeat` is what
+    all points of a kind are off by together (0: not known, and all of an error is taken to be shared)."""
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class PointCosts:
         self._most_sms = max((point.sms for point in points), default=1)
         self._ratios: dict[tuple[tuple[object, ...], Coordinates], list[float]] = {}
         self._series: dict[tuple[object, ...], dict[Coordinates, float]] = {}
+        self._sizes: dict[tuple[object, ...], list[Coordinates]] = {}
         self._lines = Lines(_families(points))
         self._waves = WaveTimes(base, points)
         for point in points:
@@ -144,7 +147,7 @@ class PointCosts:
         if by_tiles is not None:
             return abs(by_tiles[0] / point.ns - 1.0)
         series = series_of(work)
-        at = (*series.at, math.log(self._held(work, grid, point.sms)))
+        at = self._place(work, grid, point.sms)
         rest = {place: v for place, v in self._series[series.family].items() if place != at}
         if not rest:
             return None
@@ -157,14 +160,17 @@ class PointCosts:
         if work.kind not in self._spreads:
             return below
         ns, where = self._read(work, grid, sms, below)
-        error = below.rel_error if where is None else self._error(work.kind, where, below)
-        return below if where is None else Cost(max(1, round(ns)), _LABELS[where], error)
+        if where is None:
+            return below
+        own = self._own_error(work.kind, where, below)
+        error, shared = math.hypot(own, self._repeat), self._repeat or None
+        return Cost(max(1, round(ns)), _LABELS[where], error, shared)
 
     def _read(self, work: Work, grid: Grid, sms: int, below: Cost) -> tuple[float, Where | None]:
         """ns at a measured point, else by tiles, else between points; no `Where`: not known here."""
         series = series_of(work)
         values = self._series.get(series.family, {})
-        at = (*series.at, math.log(self._held(work, grid, sms)))
+        at = self._place(work, grid, sms)
         reading = _read(values, at) if values else None
         if reading is None or reading.where != "point":
             by_tiles = self._tile_times.ns(work, sms)
@@ -193,8 +199,8 @@ class PointCosts:
             return below
         return along * below / self._base.alone(work, grid, self._most_sms).ns
 
-    def _error(self, kind: str, where: Where, below: Cost) -> float:
-        spread = max(self._repeat, median(self._spreads[kind]))
+    def _own_error(self, kind: str, where: Where, below: Cost) -> float:
+        spread = median(self._spreads[kind])
         if where == "point":
             return spread
         between = max(spread, self._errors.get(kind, below.rel_error))
@@ -204,11 +210,20 @@ class PointCosts:
         work, grid = point.work, self._grids[point.work.kind]
         series = series_of(work)
         expected = self._expected(work, grid, point.sms)
-        at = (*series.at, math.log(self._held(work, grid, point.sms)))
+        if work.kind in BY_ROUNDS:
+            self._sizes.setdefault(series.family, []).append(series.at)
+        at = self._place(work, grid, point.sms)
         ratios = self._ratios.setdefault((series.family, at), [])
         ratios.append(math.log(point.ns / expected))
         self._series.setdefault(series.family, {})[at] = sum(ratios) / len(ratios)
         self._spreads.setdefault(work.kind, []).append(point.spread / 2)
+
+    def _place(self, work: Work, grid: Grid, sms: int) -> Coordinates:
+        """Where a work lies in its series: at the first of the sizes that are one with its own, and SMs."""
+        series = series_of(work)
+        sizes = self._sizes.get(series.family, ())
+        at = next((size for size in sizes if _are_one(size, series.at)), series.at)
+        return (*at, math.log(self._held(work, grid, sms)))
 
     def _held(self, work: Work, grid: Grid, sms: int) -> int:
         """SMs that make a difference: a launch of few CTAs is no faster on more SMs."""
@@ -250,6 +265,10 @@ def _read(values: Mapping[Coordinates, float], at: Coordinates) -> _Reading:
     outside = "outside" in (low.where, high.where)
     value = low.value + share * (high.value - low.value)
     return _Reading(value, "outside" if outside else "inside")
+
+
+def _are_one(one: Coordinates, other: Coordinates) -> bool:
+    return all(abs(a - b) <= _REACH for a, b in zip(one, other, strict=True))
 
 
 def _not_point(reading: _Reading) -> Where:

@@ -17,7 +17,16 @@ from ruamel.yaml.error import YAMLError
 
 from models.costs import ProfileCosts, sheet_of
 from models.errors import InputError, choices
-from models.machine import Costs, Fabric, Gaps, HostCosts, Interference, Machine, SmResources
+from models.machine import (
+    Costs,
+    Fabric,
+    Gaps,
+    HostCosts,
+    Interference,
+    Machine,
+    SizeLaw,
+    SmResources,
+)
 from models.measured import MeasuredPoint, read_points
 from models.point_costs import PointCosts
 from models.power_law import Gain, PowerLaw
@@ -303,6 +312,11 @@ def _machine(read: _Files) -> Machine:
                 for at in sorted(pairs, key=lambda pair: pair.sms)
             ),
             tuple(sorted(near.errors.items())),
+            by_size=tuple(
+                (family, name, SizeLaw(**law.model_dump()))
+                for family, directions in sorted(near.sizes.items())
+                for name, law in sorted(directions.items())
+            ),
         ),
         gaps=Gaps(**gaps.model_dump(exclude={"source"})),
         sm=SmResources(**sm.model_dump(exclude={"source"})),

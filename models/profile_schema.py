@@ -125,10 +125,20 @@ class PairAt(Pair):
     sms: Count
 
 
+class SizeSection(BaseModel):
+    """See `models.machine.SizeLaw`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    tokens: Count
+    power: float
+    least: Count
+    most: Count
+
+
 class InterferenceSection(Section):
     """Slowdown on disjoint SMs, by family of communication and for compute beside it, where `kinds`
     replace `compute` for single kinds of work, and `exchanges` a family for one direction, by the SMs of
-    the exchange, ascending. `errors` is the relative error of the law, by victim."""
+    the exchange, ascending; `sizes` says what other sizes of these change. `errors` is the relative error of the law, by victim."""
 
     achievable_hbm_gbps: Positive
     rho_cap: Annotated[float, Field(gt=0, lt=1)]
@@ -136,6 +146,7 @@ class InterferenceSection(Section):
     kinds: dict[str, Pair] = {}
     families: dict[Family, Pair]
     exchanges: dict[Family, dict[Literal["dispatch", "combine"], list[PairAt]]] = {}
+    sizes: dict[Family, dict[Literal["dispatch", "combine"], SizeSection]] = {}
     errors: dict[str, NotNegative] = {}
 
 
@@ -262,8 +273,8 @@ class LowLatencyExchange(Section):
 class PointsSection(Section):
     """Measured points in a file beside the profile (`models.measured`). `errors` is the relative error
     of times read between points, by kind of work: four fifths of the points that `held_seed` leaves are
-    read closer than that from the others. `repeat` is what the points of another calibration of the
-    same machine differ by (0: there is none). `clocks` says under which SM clock and power they were
+    read closer than that from the others. `repeat` is what the points of a kind together differ by from
+    those of another calibration, of GPUs of the same model (0: there is none). `clocks` says under which SM clock and power they were
     taken."""
 
     file: str

@@ -23,6 +23,12 @@ def slowdown_of(victim: str) -> str:
     return f"slowdown of {victim}"
 
 
+def own_name(machine: Machine, work: Work, grid: Grid) -> str:
+    """The name that a kernel's own error has among doubts: the same work within the same budget."""
+    sizes = " ".join(f"{name}={size}" for name, size in work.dims)
+    return f"{work.kind} {sizes} on {grid.enforced_budget or machine.num_sms} SMs"
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """One member: how far everything that errs is off, in its stated errors."""
@@ -54,8 +60,9 @@ class _MovedCosts:
         cost = self._below.alone(work, grid, sms)
         if not cost.rel_error:
             return cost
-        off = self.draw.off(self.machine.errs_with(work))
-        return replace(cost, ns=max(1, round(cost.ns * (1.0 + off * cost.rel_error))))
+        shared = cost.shared * self.draw.off(self.machine.errs_with(work))
+        own = cost.own * self.draw.off(own_name(self.machine, work, grid)) if cost.own else 0.0
+        return replace(cost, ns=max(1, round(cost.ns * (1.0 + shared + own))))
 
     def footprint(self, work: Work, grid: Grid) -> Footprint:
         """See `models.machine.Costs`."""

@@ -1,7 +1,8 @@
 """What a prediction leaves open: costs on its critical path, the ranks' phases, and folded ranks.
 
 One rule for a step that is compared and for a program that is measured behind a gate: kinds of kernels
-err independently, one kind errs alike, slowdowns err by victim, and ranks that the host launches kernel by
+err independently, one kind errs alike as far as its error is shared (of two GPUs, say), the same work on as
+many SMs errs alike in how it was read between points, slowdowns err by victim, and ranks that the host launches kernel by
 kernel are up to half a layer apart. What costs and slowdowns change in proportion is told from the critical
 path; an ensemble of machines that err (`moe_overlap.ensemble`) tells what they change beyond that: another
 pattern that overlapped loops lock into.
@@ -14,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import hypot
 
-from models.machine import Machine
+from models.machine import Cost, Machine
 from models.work import EXCHANGE_KINDS, Grid, Work
-from moe_overlap.ensemble import Draw, moved, slowdown_of
+from moe_overlap.ensemble import Draw, moved, own_name, slowdown_of
 from moe_overlap.gated import gate_machine, gated, makespan_ns, predicted
 from moe_overlap.prediction import launch_of
 from schedules.merit import PathItem, critical_path, layer_ns
@@ -47,7 +48,7 @@ class Prediction:
 
     @property
     def noise_ns(self) -> float:
-        """Half width of the band of a phase: kinds err independently, one kernel kind errs alike."""
+        """Half width of the band of a phase: what is called differently errs independently."""
         return hypot(*self.doubt_ns.values(), self.shortcuts * self.ns)
 
     @property
@@ -160,12 +161,15 @@ class _SpanCosts:
         sms = span.sms or self.machine.num_sms
         if span.lane == FLIGHT_LANE:
             flight = self.flights.get(span.op.removesuffix(f".{FLIGHT_LANE}"))
-            yield span.kind, self._error(flight, Grid(), sms) if flight else 0.0
+            yield span.kind, self._cost(flight, Grid(), sms).rel_error if flight else 0.0
             return
         op = self.ops[span.rank].get(span.op)
         if op is None:
             return
-        yield self.machine.errs_with(op.work), self._error(op.work, op.grid, sms)
+        cost = self._cost(op.work, op.grid, sms)
+        yield self.machine.errs_with(op.work), cost.shared
+        if cost.own:
+            yield own_name(self.machine, op.work, op.grid), cost.own
         near = self.machine.interference
         family = self.families[op.exchange] if op.exchange is not None else ""
         victim = near.victim(family, op.work.kind)
@@ -191,5 +195,5 @@ class _SpanCosts:
                 kernels.setdefault(span.rank, []).append(span)
         return kernels
 
-    def _error(self, work: Work, grid: Grid, sms: int) -> float:
-        return self.machine.costs.alone(work, grid, sms).rel_error
+    def _cost(self, work: Work, grid: Grid, sms: int) -> Cost:
+        return self.machine.costs.alone(work, grid, sms)

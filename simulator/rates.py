@@ -56,7 +56,8 @@ def _latency(
     if not sms:
         return 1.0
     if family:
-        c0, c1 = rules.coefficients(family, kernel.op.work.kind, kernel.sms)
+        tokens = dict(kernel.op.work.dims).get("tokens", 0)
+        c0, c1 = rules.coefficients(family, kernel.op.work.kind, kernel.sms, tokens)
     else:
         c0, c1 = rules.compute_coefficients(kernel.op.work.kind)
     busy = min(1.0, sms / machine.num_sms)

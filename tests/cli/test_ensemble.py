@@ -72,6 +72,39 @@ def test_what_errs_alike_is_moved_alike_and_the_exact_not_at_all() -> None:
     assert exact.costs.alone(work, Grid(), 1) == machine().costs.alone(work, Grid(), 1)
 
 
+class Apart(Doubtful):
+    """The same times, known within 10 %, of which 6 % are shared by all kernels of a kind."""
+
+    def alone(self, work: Work, grid: Grid, sms: int) -> Cost:
+        """8 % are the kernel's own: 6 and 8 add up to 10 by their squares."""
+        return replace(super().alone(work, grid, sms), shared_error=0.06)
+
+
+def test_what_is_not_shared_errs_by_itself() -> None:
+    on, larger = replace(doubtful(), costs=Apart()), replace(GEMM, dims=(("k", 9),))
+    draw = Draw(7)
+    for work, sizes in ((GEMM, "k=1 m=1 n=1"), (larger, "k=9")):
+        own = 0.08 * draw.off(f"gemm {sizes} on 132 SMs")
+        ratio = moved(on, draw).costs.alone(work, Grid(), 132).ns / (500 * US)
+        assert ratio == pytest.approx(1 + 0.06 * draw.off("gemm") + own, abs=1e-5)
+
+
+def test_own_errors_cancel_between_programs_only_where_the_kernels_are_the_same() -> None:
+    on = replace(doubtful(), costs=Apart())
+    made = {budget: noise_of(on, loop(budget)) for budget in (108, 100)}
+    assert {name.partition(" on ")[2] for name in made[108] if name.startswith("gemm k")} == {
+        "108 SMs"
+    }
+    assert not made[108].keys() & {name for name in made[100] if " on " in name and "gemm" in name}
+    gemms_ns = made[108]["gemm"] / 0.06
+    assert made[108]["gemm k=1 m=1 n=1 on 108 SMs"] == pytest.approx(0.08 * gemms_ns)
+
+
+def noise_of(on: Machine, program: Program) -> dict[str, float]:
+    timeline = simulate(program, on)
+    return doubts_of(program, on, timeline, critical_path(timeline))
+
+
 def test_a_moved_slowdown_moves_its_victim_only_and_never_below_alone() -> None:
     errors = (("normal", 0.2), ("gemm", 0.2))
     plain, program = doubtful(errors=errors), loop(108)

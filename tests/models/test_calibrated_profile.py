@@ -122,6 +122,37 @@ def test_directions_and_sms_of_an_exchange_have_their_own_coefficients(tmp_path:
     assert {entry.name for entry in made.pairs} >= {"normal dispatch", "normal combine"}
 
 
+def test_the_power_of_an_exchanges_size_is_recovered(tmp_path: Path) -> None:
+    """Slowdowns made with c0 falling as the size to the 0.4; most were measured at 3000 tokens."""
+    given = records(np.random.default_rng(4))
+    for tokens in (1500, 3000, 6000):
+        for sms in (8, 24):
+            for rho in (0.1, 0.25, 0.5, 0.7) + ((0.35, 0.6) if tokens == 3000 else ()):
+                c0 = (0.3 if sms == 8 else 0.2) * (tokens / 3000) ** -0.4
+                slow = 1 + c0 * 0.9 + 0.25 * rho / (1 - rho)
+                entry = _beside(
+                    f"combine on {sms}", f"a {tokens} {rho}", "normal", (), slow, 0.9, rho
+                )
+                entry |= {"exchange": "combine", "exchange_sms": sms}
+                given.append(
+                    entry | {"task": f"pairs exchange=combine num_sms={sms} tokens={tokens}"}
+                )
+    made = calibrated(
+        sorted_out(given, SEED, SOURCE), name="mine", base=BASE, seed=SEED, source=SOURCE
+    )
+    rules = load_machine(written(made, tmp_path)).interference
+    ((family, name, law),) = rules.by_size
+    assert (family, name, law.tokens, law.least, law.most) == (
+        "normal",
+        "combine",
+        3000,
+        1500,
+        6000,
+    )
+    assert law.power == pytest.approx(-0.4, abs=0.05)
+    assert rules.coefficients("normal", "combine", 8, 3000) == pytest.approx((0.3, 0.25), rel=0.05)
+
+
 @pytest.mark.parametrize("scatter", [0.0, 0.1])
 def test_the_error_of_slowdowns_is_how_far_they_lie_from_the_others_law(
     scatter: float, tmp_path: Path

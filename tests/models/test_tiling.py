@@ -8,7 +8,7 @@ from models.calibrated_kernels import grid_kind, held_tail
 from models.counts import gemm, grouped_gemm
 from models.fit import fit_tail
 from models.kernel_names import NO_TILE, tile_of
-from models.machine import Cost, Footprint, Interference
+from models.machine import Cost, Footprint, Interference, SizeLaw
 from models.measured import MeasuredPoint
 from models.point_costs import PointCosts
 from models.profile import load_profile
@@ -158,3 +158,16 @@ def test_a_slowdowns_coefficients_follow_direction_and_sms() -> None:
     assert rules.coefficients("normal", "dispatch", 8) == pytest.approx((0.0, 0.3))
     assert rules.coefficients("normal", "notify", 1) == (0.1, 0.2)
     assert rules.coefficients("low_latency", "combine_send", 64) == (0.3, 0.4)
+
+
+def test_a_larger_exchange_slows_less_by_its_neighbours_sms() -> None:
+    """c0 falls with the root of the size, from a quarter to four times the size it is stated of."""
+    law = SizeLaw(tokens=2000, power=-0.5, least=500, most=8000)
+    rules = Interference(
+        4000.0,
+        by_exchange=(("normal", "combine", 24, 0.2, 1.0),),
+        by_size=(("normal", "combine", law),),
+    )
+    for tokens, c0 in ((0, 0.2), (2000, 0.2), (8000, 0.1), (500, 0.4), (10, 0.4), (90000, 0.1)):
+        assert rules.coefficients("normal", "combine", 24, tokens) == pytest.approx((c0, 1.0))
+    assert rules.coefficients("normal", "dispatch", 24, 8000) == (0.0, 0.0)

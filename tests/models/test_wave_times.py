@@ -51,7 +51,7 @@ def test_batches_beside_the_grid_take_what_they_take_by_themselves(
     ours: Machine, sequences: int, us: float
 ) -> None:
     cost = ours.costs.alone(attention(sequences, 4096), ours.grid("attention_decode"), SMS)
-    assert cost.ns / 1e3 == pytest.approx(us, rel=0.05)
+    assert cost.ns / 1e3 == pytest.approx(us, rel=0.06)
 
 
 def test_a_start_and_a_time_for_each_key_are_recovered_and_waves_are_whole(ours: Machine) -> None:
