@@ -33,17 +33,19 @@ from benchmarks.pairs_plan import (
     loops,
     parts_of,
     period,
+    sleep_ns,
 )
 from models.machine import Machine
+from models.power import under_loads
 from models.profile import load_machine
 from moe_overlap.ensemble import Draw, moved
 from moe_overlap.gated import gate_machine
 from moe_overlap.uncertain import doubts_of, patterns
 from schedules.merit import critical_path
-from schedules.program import Op
+from schedules.program import Op, Program
 from schedules.timeline import Timeline
 from simulator import simulate
-from simulator.load import as_loaded
+from simulator.load import GUESS, PASSES, bound_works, busy_ns, by_rank
 
 DATA = Path(__file__).with_name("data")
 # What was learnt from the comparison, kept apart from what is computed.
@@ -87,9 +89,10 @@ def predictions(
 
 def predict(pair: Pair, machine: Machine, made: Calls | None = None) -> dict[str, Any]:
     """The record of one pair, without bands; ValueError when the loops do not cover each other."""
-    parts, timed = parts_of(pair, machine), gate_machine(machine)
+    parts = parts_of(pair, machine)
     counts, late = made or (call_counts(pair, parts, machine), late_ns(pair, parts, machine))
     program = loops(pair, parts, counts, late)
+    timed = as_repeated(program, gate_machine(machine), sleep_ns(counts))
     beside = simulate(program, timed, fold=False, counters=False)
     return {
         "pair": pair.name,
@@ -115,6 +118,20 @@ def predict(pair: Pair, machine: Machine, made: Calls | None = None) -> dict[str
         },
         "makespan_ns": makespan_ns(beside),
     }
+
+
+def as_repeated(program: Program, machine: Machine, rest_ns: int) -> Machine:
+    """The machine under the loads that the program has when it is repeated with `rest_ns` of sleep before
+    each run: what it does for a second decides the power that single loops run at too."""
+    law, works = machine.power, bound_works(program, machine)
+    if law is None:
+        return machine
+    loads = dict.fromkeys(program.ranks, GUESS)
+    for _ in range(PASSES):
+        timeline = simulate(program, under_loads(machine, loads), fold=False, counters=False)
+        took = makespan_ns(timeline) + rest_ns
+        loads = {rank: busy_ns(own, works, law) / took for rank, own in by_rank(timeline).items()}
+    return under_loads(machine, loads)
 
 
 def _alone(pair: Pair, parts: Parts, timed: Machine, counts: tuple[int, int]) -> Timeline:
@@ -170,12 +187,13 @@ def bands_of(pair: Pair, machine: Machine, counts: tuple[int, int]) -> dict[str,
     """Bands of loops that wait for each other, from an ensemble whose ranks are up to one compute kernel
     out of step, in either order; they know nothing of the pair's own offset. `band_ns` is of the makespan,
     `bands_ns` of one call of each loop: the least and the most of any member."""
-    parts, timed = parts_of(pair, machine), gate_machine(machine)
+    parts = parts_of(pair, machine)
     program, skew_ns = loops(pair, parts, counts), alone_ns(parts.compute, machine)
+    timed = as_repeated(program, gate_machine(machine), sleep_ns(counts))
     in_step = simulate(program, timed, fold=False, counters=False)
-    timelines, loaded = [in_step], as_loaded(program, timed, in_step)
+    timelines = [in_step]
     for seed in SEEDS:
-        member = moved(loaded, Draw(seed))
+        member = moved(timed, Draw(seed))
         timelines.append(
             simulate(program, member, fold=False, skew_ns=skew_ns, seed=seed, counters=False)
         )
@@ -209,8 +227,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.what == "predict":
         like = read(arguments.like) if arguments.like else []
-        # A pair runs for some 20 ms, and the power control takes most of a second to lower the clock.
-        machine = replace(load_machine(arguments.profile), power=None)
+        machine = load_machine(arguments.profile)
         found = predictions(machine, pairs(arguments.seed), like)
         text = "".join(json.dumps(record) + "\n" for record in found)
     elif arguments.measured is None:

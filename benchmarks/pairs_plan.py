@@ -88,6 +88,7 @@ class Pair:
         return free - free % PARTITION_SMS if self.compute.family == "attention" else free
 
 
+SLEEP_NS, COMPUTE_NS, EXCHANGE_NS = 4_000_000, 80_000, 120_000
 O_PROJ, Q_B = "o_proj", "q_b"
 GATE_UP, DOWN = "gate_up", "down"
 
@@ -195,6 +196,12 @@ def late_ns(pair: Pair, parts: Parts, machine: Machine) -> int:
 def alone_ns(op: Op, machine: Machine) -> int:
     """The op's time alone, in the profile."""
     return machine.costs.alone(op.work, op.grid, op.grid.enforced_budget or machine.num_sms).ns
+
+
+def sleep_ns(counts: tuple[int, int]) -> int:
+    """How long the gate of a measured pair sleeps, until both loops are launched: a part for itself, and
+    one for each call."""
+    return SLEEP_NS + counts[0] * COMPUTE_NS + counts[1] * EXCHANGE_NS
 
 
 def loops(pair: Pair, parts: Parts, counts: tuple[int, int], late: int = 0) -> Program:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from benchmarks.pairs_plan import (
     compute_work,
     parts_of,
     period,
+    sleep_ns,
 )
 from models.machine import Machine
 from models.profile import load_machine
@@ -35,11 +37,10 @@ from models.routing import Routing
 
 MOST_SMS = 32
 LIMIT_S = 60.0
-SETTLE, REPEATS = 8, 3
+# Seconds of both loops before anything counts: the power control takes most of one.
+SETTLE_S, LEAST, REPEATS = 1.0, 4, 3
 # Rows that a masked GEMM's buffers hold for each expert.
 ALLOCATED = 64
-# The gate sleeps until both loops are launched: a part for itself, and one for each call.
-SLEEP_NS, COMPUTE_NS, EXCHANGE_NS = 4_000_000, 80_000, 120_000
 
 Call = Callable[[], Any]
 
@@ -112,27 +113,20 @@ def _weights(session: Any, compute: Compute, sms: int | None) -> Call:
 
 def _attention(session: Any, compute: Compute, sms: int | None) -> Call:
     """The layer's whole operation: plain and rotated halves of the keys are joined first."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
     from executor.partition import Partitions
+    from executor.prefill_attention import attended, without_efficient
 
     made, attention = compute_work(compute, session.deployment), session.deployment.model.attention
-    heads, v, rows = made.dim("heads"), made.dim("v_dim"), compute.count * compute.size
-    plain = made.dim("qk_dim") - attention.qk_rope_head_dim
-    query = _random(rows, heads * made.dim("qk_dim")).view(rows, heads, -1)
-    keys, values = _random(rows, heads * (plain + v)).view(rows, heads, -1).split((plain, v), -1)
-    rotated = _random(rows, attention.qk_rope_head_dim).unsqueeze(1).expand(-1, heads, -1)
+    heads, rows = made.dim("heads"), compute.count * compute.size
+    nope = made.dim("qk_dim") - attention.qk_rope_head_dim
+    query = _random(rows, heads * made.dim("qk_dim"))
+    kv = _random(rows, heads * (nope + made.dim("v_dim")))
+    rotated = _random(rows, attention.qk_rope_head_dim)
     partitions = Partitions()
 
     def call() -> None:
-        joined = torch.cat((keys, rotated), dim=-1)
-        q, k, v = (
-            x.unflatten(0, (compute.count, -1)).transpose(1, 2) for x in (query, joined, values)
-        )
-        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]):
-            scaled_dot_product_attention(q, k, v, is_causal=True)
+        with without_efficient():
+            attended(query, kv, rotated, heads, nope, compute.count)
 
     def limited() -> None:
         with partitions.limited(sms or 0):
@@ -216,7 +210,7 @@ class Loops:
             count if on else 0 for count, on in zip(self.counts, (compute, exchange), strict=True)
         ]
         streams = (session.pool.stream("main", 0), session.pool.stream("alt", 0))
-        sleep = SLEEP_NS + counts[0] * COMPUTE_NS + counts[1] * EXCHANGE_NS
+        sleep = sleep_ns((counts[0], counts[1]))
         torch.cuda.synchronize()
         session.gate.launch(streams[0], sleep + (late if session.rank else 0))
         origin = torch.cuda.Event(enable_timing=True)
@@ -281,8 +275,7 @@ class Bench:
             return {"pair": pair.name, "failed": errors}
         loops = Loops(session, (calls[0], calls[1]), counts)
         with Watch(self.reader) as watch:
-            for _ in range(SETTLE):
-                loops.run(True, True)
+            self._settle(loops)
             runs: dict[str, Any] = {"before": self._alone(loops)}
             runs["beside"] = [loops.run(True, True, late) for _ in range(REPEATS)]
             runs["after"] = self._alone(loops)
@@ -295,6 +288,17 @@ class Bench:
             "ranks": [side[0] for side in sides],
             "clocks": [side[1] for side in sides],
         }
+
+    def _settle(self, loops: Loops) -> None:
+        """Both loops beside each other until power has settled; as often on every rank."""
+        from executor.peers import gathered
+
+        loops.run(True, True)
+        began = time.monotonic()
+        loops.run(True, True)
+        count = max(LEAST, ceil(SETTLE_S / max(gathered(time.monotonic() - began))))
+        for _ in range(count):
+            loops.run(True, True)
 
     def _alone(self, loops: Loops) -> dict[str, Any]:
         return {

@@ -71,7 +71,7 @@ def plain_attention(
         return q.new_zeros(0, att.num_heads, att.v_head_dim)
     rows = [group.rows for group in groups]
     split = zip(groups, *(x.split_with_sizes(rows) for x in (q, kv, k_rope)), strict=True)
-    with _without_efficient():
+    with without_efficient():
         parts = [_attended(state, op, *group) for group in split]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -85,17 +85,30 @@ def _attended(
     k_rope: torch.Tensor,
 ) -> torch.Tensor:
     att = state.model.attention
-    heads, count = att.num_heads, group.count
     if group.start:
         kv, k_rope = _with_cached(state, op, group, kv, k_rope)
-    keys = small.join_keys(kv, k_rope, heads, att.qk_nope_head_dim)
-    values = kv.view(count, -1, heads, att.qk_nope_head_dim + att.v_head_dim)
+    return attended(q, kv, k_rope, att.num_heads, att.qk_nope_head_dim, group.count, group.mask)
+
+
+def attended(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    k_rope: torch.Tensor,
+    heads: int,
+    nope: int,
+    count: int,
+    mask: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """[T, heads, v] of `count` sequences of one length: queries [T, heads * (nope + rope)], keys and values
+    [S, heads * (nope + v)], rotated keys [S, rope]; causal where there is no mask [T, S] to be added."""
+    keys = small.join_keys(kv, k_rope, heads, nope)
+    values = kv.view(count, -1, heads, kv.shape[1] // heads)
     out = functional.scaled_dot_product_attention(
-        q.view(count, group.length, heads, -1).transpose(1, 2),
+        q.view(count, -1, heads, keys.shape[2]).transpose(1, 2),
         keys.view(count, -1, heads, keys.shape[2]).transpose(1, 2),
-        values[..., att.qk_nope_head_dim :].transpose(1, 2),
-        attn_mask=group.mask,
-        is_causal=group.mask is None,
+        values[..., nope:].transpose(1, 2),
+        attn_mask=mask,
+        is_causal=mask is None,
     )
     return out.transpose(1, 2).flatten(0, 1)
 
@@ -112,7 +125,7 @@ def _with_cached(
 
 
 @contextmanager
-def _without_efficient() -> Iterator[None]:
+def without_efficient() -> Iterator[None]:
     """Torch's choice among cuDNN's attention, Flash and the plain one."""
     enabled = cuda.mem_efficient_sdp_enabled()
     cuda.enable_mem_efficient_sdp(False)
