@@ -59,10 +59,14 @@ def bound_works(program: Program, machine: Machine) -> dict[tuple[int, str], Wor
 def loads_of(
     program: Program, timeline: Timeline, works: Mapping[tuple[int, str], Work], law: PowerLaw
 ) -> Loads:
-    """The load of each rank; ranks that were simulated as one have that of the one."""
-    loads = {
-        rank: round(load_of(spans, works, law), DIGITS) for rank, spans in by_rank(timeline).items()
-    }
+    """The load of each rank."""
+    found = by_rank(timeline)
+    return of_all(program, {r: load_of(spans, works, law) for r, spans in found.items()})
+
+
+def of_all(program: Program, simulated: Loads) -> Loads:
+    """The loads, rounded, of all ranks: those that were simulated as one have that of the one."""
+    loads = {rank: round(load, DIGITS) for rank, load in simulated.items()}
     for cls in program.classes:
         own = [rank for rank in cls.ranks if rank in loads]
         loads |= {rank: loads[own[0]] for rank in cls.ranks if own and rank not in loads}

@@ -16,7 +16,7 @@ from models.work import EXCHANGE_KINDS
 from schedules.program import Program
 from schedules.timeline import Timeline
 from simulator.engine import simulate
-from simulator.load import DIGITS, PASSES, bound_works, busy_ns, by_rank, loads_of
+from simulator.load import PASSES, Loads, bound_works, busy_ns, by_rank, loads_of, of_all
 
 SAME = 1e-4  # A step is found when it changes by no more than this share.
 _LONGEST_PERIOD = 4
@@ -113,7 +113,7 @@ def simulate_step(
     return step
 
 
-def _loads(program: Program, machine: Machine, step: Step) -> dict[int, float]:
+def _loads(program: Program, machine: Machine, step: Step) -> Loads:
     """The load of each rank in the whole step, of which the simulated layers but the last repeat."""
     law, pattern = machine.power, find_pattern(step.timeline)
     if law is None or pattern is None:
@@ -127,11 +127,13 @@ def _loads(program: Program, machine: Machine, step: Step) -> dict[int, float]:
         replace(step.timeline, spans=tuple(s for s in step.timeline.spans if s.layer in again))
     )
     loads = loads_of(program, step.timeline, works, law)
-    return {
-        rank: round((load * own + periods * busy_ns(inside[rank], works, law)) / step.ns, DIGITS)
-        for rank, load in loads.items()
-        if rank in inside
-    }
+    return of_all(
+        program,
+        {
+            rank: (loads[rank] * own + periods * busy_ns(spans, works, law)) / step.ns
+            for rank, spans in inside.items()
+        },
+    )
 
 
 def _step(

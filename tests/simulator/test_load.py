@@ -16,6 +16,7 @@ from scenarios import load
 from scenarios.resolve import resolve
 from schedules.program import Launch, Op, Program, RankClass, Stream
 from simulator import simulate, simulate_step
+from simulator.bands import split_classes
 from tests.simulator.spinning import program
 
 BOUND = gemm(4096, 4096, 4096, "fp8_block")
@@ -82,6 +83,23 @@ def test_a_kernel_on_a_quarter_of_the_sms_weighs_a_quarter() -> None:
     assert sheet.weight(BOUND, 0) == sheet.weight(BOUND, 4) == 1.0
     assert sheet.weight(BOUND, 1) == 0.25
     assert sheet.weight(RESTS, 4) == 0.0
+
+
+def layers_of_three(layers: int) -> Program:
+    """Layers of a kernel and its rest on three ranks that are alike."""
+    steps = tuple(
+        Launch(Op(f"L{layer}.{work.kind}", "main", work, layer=layer), "cpp")
+        for layer in range(layers)
+        for work in (BOUND, RESTS)
+    )
+    return Program("alike", (Stream("main"),), (RankClass((0, 1, 2), steps),))
+
+
+def test_ranks_simulated_as_one_have_its_load_when_they_are_split() -> None:
+    step = simulate_step(layers_of_three, machine(), 20)
+    apart = simulate(split_classes(layers_of_three(4), 3), step.machine)
+    times = {s.rank: s.duration_ns / 1e3 for s in apart.spans if s.op == "L1.gemm"}
+    assert times == pytest.approx(dict.fromkeys(range(3), 144.7), abs=0.5)  # as alone, above
 
 
 def test_a_step_of_many_layers_is_as_loaded_as_the_whole() -> None:
