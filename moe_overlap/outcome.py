@@ -109,7 +109,12 @@ def _simulated(resolved: Resolved, row: Row, programs: Programs, fidelity: Fidel
         return replace(row, refused=Refusal(rule="deadlock", reason=str(deadlock), evidence="run"))
     error = None if fidelity == "fast" else figures.shortcuts
     return replace(
-        row, program=program, timeline=step.timeline, figures=figures, shortcut_error=error
+        row,
+        program=program,
+        timeline=step.timeline,
+        figures=figures,
+        shortcut_error=error,
+        load_off=step.load_off,
     )
 
 

@@ -58,7 +58,8 @@ class Figures:
 @dataclass(frozen=True)
 class Row:
     """One schedule of a comparison: refused, or predicted, or (when allowed) both. `shortcut_error` is
-    the relative error that folded ranks may have: 0 without shortcuts, None where nobody looked."""
+    the relative error that folded ranks may have: 0 without shortcuts, None where nobody looked;
+    `load_off` is that of `simulator.steady.Step`."""
 
     name: str
     variant: str
@@ -68,6 +69,7 @@ class Row:
     memory_gib: float | None = None
     max_batch_per_rank: int | None = None
     shortcut_error: float | None = None
+    load_off: float = 0.0
     program: Program | None = field(default=None, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
 

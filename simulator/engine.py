@@ -7,7 +7,7 @@ has happened, freed SMs go to those who wait, and everything that runs gets its 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import cycle
 
 from models.machine import Machine
@@ -47,6 +47,19 @@ def simulate(
     `Deadlock` with the cycle when the program cannot end, ValueError for a program that is not sound.
     A machine with a power law runs it several times, until its load is that of the timeline.
     """
+    run = runner(program, fold=fold, skew_ns=skew_ns, seed=seed, counters=counters)
+    return settled(program, machine, run)[0]
+
+
+def runner(
+    program: Program,
+    *,
+    fold: bool = True,
+    skew_ns: int | None = None,
+    seed: int = 0,
+    counters: bool = True,
+) -> Callable[[Machine], Timeline]:
+    """One run of what `simulate` runs, on a machine under the loads that it has."""
     simulated = {cls.ranks[0]: cls for cls in program.classes}
     if not fold:
         simulated = {rank: cls for cls in program.classes for rank in cls.ranks}
@@ -57,7 +70,7 @@ def simulate(
         engine.run(counters=counters)
         return engine.timeline()
 
-    return settled(program, machine, run)
+    return run
 
 
 def host_starts(ranks: Iterable[int], skew_ns: int | None, seed: int) -> dict[int, int]:

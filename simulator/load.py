@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from models.machine import Machine
 from models.power import under_loads
@@ -11,26 +12,42 @@ from models.work import SPIN_KINDS, Work
 from schedules.program import Program
 from schedules.timeline import Span, Timeline
 
-# The first guess; loads are found when they change by less than `CLOSE`, which times follow by a third.
+# The first guess; loads have settled when they change by less than `CLOSE`, which times follow by a third.
 GUESS, CLOSE, PASSES = 0.75, 0.005, 6
 DIGITS = 3  # Ranks whose loads are alike to so many digits share their prices.
 Loads = Mapping[int, float]
+Ran = TypeVar("Ran")
 
 
-def settled(program: Program, machine: Machine, run: Callable[[Machine], Timeline]) -> Timeline:
-    """The timeline of `run` on the machine under the loads that the timeline itself has; those that the
-    machine brings along are kept."""
-    law, works = machine.power, bound_works(program, machine)
-    if law is None or machine.loads or not works:
-        return run(machine)
-    loads: Loads = dict.fromkeys(program.ranks, GUESS)
+def settle(
+    run: Callable[[Loads], Ran], read: Callable[[Ran], Loads], loads: Loads, close: float
+) -> tuple[Ran, float]:
+    """What `run` makes of its own loads, which `read` tells; `loads` are the first guess. And by how much the
+    load of a rank is off after at most `PASSES` runs: less than `close` if they settled."""
     for _ in range(PASSES):
-        timeline = run(under_loads(machine, loads))
-        found = loads_of(program, timeline, works, law)
-        if all(abs(found[rank] - loads[rank]) < CLOSE for rank in found):
+        ran = run(loads)
+        found = read(ran)
+        off = max((abs(found[rank] - loads[rank]) for rank in found), default=0.0)
+        if off < close:
             break
         loads = found
-    return timeline
+    return ran, off
+
+
+def settled(
+    program: Program, machine: Machine, run: Callable[[Machine], Timeline]
+) -> tuple[Timeline, float]:
+    """The timeline of `run` on the machine under the loads that the timeline itself has, and how far these
+    are off; those that the machine brings along are kept."""
+    law, works = machine.power, bound_works(program, machine)
+    if law is None or machine.loads or not works:
+        return run(machine), 0.0
+    return settle(
+        lambda loads: run(under_loads(machine, loads)),
+        lambda timeline: loads_of(program, timeline, works, law),
+        dict.fromkeys(program.ranks, GUESS),
+        CLOSE,
+    )
 
 
 def as_loaded(program: Program, machine: Machine, timeline: Timeline) -> Machine:

@@ -15,11 +15,21 @@ from models.power import under_loads
 from models.work import EXCHANGE_KINDS
 from schedules.program import Program
 from schedules.timeline import Timeline
-from simulator.engine import simulate
-from simulator.load import PASSES, Loads, bound_works, busy_ns, by_rank, loads_of, of_all
+from simulator.engine import runner, simulate
+from simulator.load import (
+    DIGITS,
+    Loads,
+    bound_works,
+    busy_ns,
+    by_rank,
+    loads_of,
+    of_all,
+    settle,
+    settled,
+)
 
-SAME = 1e-4  # A step is found when it changes by no more than this share.
 _LONGEST_PERIOD = 4
+_SAME = 0.5 * 10**-DIGITS  # Loads of a step have settled when their digits are the same.
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +43,15 @@ class Pattern:
 @dataclass(frozen=True, slots=True)
 class Step:
     """A step of `layers` MoE layers that takes `ns`; `timeline` holds its first `simulated` ones, and
-    `machine` is the one that it was simulated on, under the loads of the whole step where it has any."""
+    `machine` is the one that it was simulated on, under the loads of the whole step where it has any.
+    `load_off` is by how much the load of a rank differs from the one that it was simulated under."""
 
     timeline: Timeline
     layers: int
     simulated: int
     ns: int
     machine: Machine
+    load_off: float = 0.0
 
 
 def find_pattern(timeline: Timeline) -> Pattern | None:
@@ -102,23 +114,24 @@ def simulate_step(
     def once(at: Machine) -> Step:
         return _step(build, at, layers, fold=fold, skew_ns=skew_ns, seed=seed)
 
+    def loads(step: Step) -> Loads:
+        return _loads(build(step.simulated), machine, step)
+
     step = once(machine)
-    for _ in range(PASSES):
-        if machine.power is None or machine.loads or step.simulated == layers:
-            break
-        before, loads = step.ns, _loads(build(step.simulated), machine, step)
-        step = once(under_loads(machine, loads))
-        if abs(step.ns - before) <= SAME * before:
-            break
-    return step
+    if machine.power is None or machine.loads or step.simulated == layers:
+        return step
+    step, off = settle(lambda at: once(under_loads(machine, at)), loads, loads(step), _SAME)
+    return replace(step, load_off=off)
 
 
 def _loads(program: Program, machine: Machine, step: Step) -> Loads:
     """The load of each rank in the whole step, of which the simulated layers but the last repeat."""
     law, pattern = machine.power, find_pattern(step.timeline)
-    if law is None or pattern is None:
-        raise ValueError(f"{program.name!r} has no loads that repeat")
+    if law is None:
+        raise ValueError(f"machine {machine.name!r} has no power law")
     works = bound_works(program, machine)
+    if pattern is None:
+        return loads_of(program, step.timeline, works, law)
     own = step.timeline.makespan_ns
     periods = (step.layers - step.simulated) // pattern.layers
     last = max(span.layer for span in step.timeline.spans)
@@ -148,9 +161,10 @@ def _step(
     simulated = min(4, layers)
     while True:
         program = build(simulated)
-        timeline = simulate(program, machine, fold=fold, skew_ns=skew_ns, seed=seed)
+        run = runner(program, fold=fold, skew_ns=skew_ns, seed=seed)
+        timeline, off = settled(program, machine, run)
         if simulated == layers:
-            return Step(timeline, layers, simulated, timeline.makespan_ns, machine)
+            return Step(timeline, layers, simulated, timeline.makespan_ns, machine, off)
         pattern = find_pattern(timeline)
         if pattern is not None and (layers - simulated) % pattern.layers == 0:
             ns = extrapolate(timeline, layers - simulated)

@@ -1,4 +1,5 @@
-"""Silent failures: what is accepted and then not done, and what it costs when it falls back."""
+"""Silent failures: what is accepted and then not done, and what it costs when it falls back;
+and predictions whose loads did not settle."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from moe_overlap.prediction import notes_of
 from moe_overlap.row import Row
 from scenarios.errors import shown
 from scenarios.resolve import Resolved, ScheduleChoice
+from simulator.load import CLOSE
 
 _FUSION = "shared_experts"
 _VOTE = "tbo.vote"
@@ -27,7 +29,7 @@ class Silent:
 
 
 def silent_failures(resolved: Resolved, rows: Iterable[Row]) -> tuple[Silent, ...]:
-    """All that the serving engine would do to these schedules without a word."""
+    """All that would happen to these schedules, or to their predictions, without a word."""
     found: list[Silent] = []
     for row in rows:
         choice = resolved.choice(row.name)
@@ -35,6 +37,8 @@ def silent_failures(resolved: Resolved, rows: Iterable[Row]) -> tuple[Silent, ..
         found += [Silent(row.name, note.rule, f"{note.reason}.") for note in notes]
         if row.refused is not None and row.refused.instead:
             found.append(Silent(row.name, row.refused.rule, _fallback(resolved, row.refused)))
+        if row.load_off >= CLOSE:
+            found.append(Silent(row.name, "power limit", _unsettled(row)))
     if fusion := resolved.fusion_note():
         found.append(Silent(_FUSION, "fusion", f"{fusion}."))
     if differs := resolved.format_note():
@@ -63,6 +67,13 @@ def _fallback(resolved: Resolved, refused: Refusal) -> str:
     return (
         f"{text} Without the flag such a step takes {captured:.1f} \u00b5s from a CUDA graph; with it "
         f"{eager:.1f} \u00b5s, launched kernel by kernel."
+    )
+
+
+def _unsettled(row: Row) -> str:
+    return (
+        "kernels' times and the load that they depend on did not settle: a GPU's load is "
+        f"{row.load_off:.3f} off the one that they were predicted at."
     )
 
 

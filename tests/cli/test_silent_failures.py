@@ -131,3 +131,16 @@ def test_ranks_without_a_batch_do_not_vote() -> None:
 def test_a_rank_that_does_not_exist_is_one_message() -> None:
     with pytest.raises(mo.ScenarioError, match=r"runtime\.other_mode_ranks.*is no rank.*0 to 15"):
         mo.resolve(mo.load(DECODE, ["runtime.other_mode_ranks=[16]"]))
+
+
+@pytest.mark.parametrize("layers", [2, 20], ids=["whole", "extrapolated"])
+def test_loads_that_did_not_settle_are_a_note(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off after one pass, which no schedule's load is guessed right for."""
+    name = "deepseek-v3-h200-ep2-prefill"
+    sets = ["hardware=h200-2x-nvlink-measured", f"model.num_layers={3 + layers}"]
+    assert _compared(name, sets, "tbo")["notes"] == []
+    monkeypatch.setattr("simulator.load.PASSES", 1)
+    notes = _compared(name, sets, "tbo")["notes"]
+    assert {note["rule"] for note in notes} == {"power limit"}
+    offs = [float(re.findall(r"load is ([0-9.]+) off", note["text"])[0]) for note in notes]
+    assert all(0.005 <= off < 1 for off in offs)

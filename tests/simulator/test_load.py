@@ -17,6 +17,7 @@ from scenarios.resolve import resolve
 from schedules.program import Launch, Op, Program, RankClass, Stream
 from simulator import simulate, simulate_step
 from simulator.bands import split_classes
+from simulator.load import PASSES, Loads, settle
 from tests.simulator.spinning import program
 
 BOUND = gemm(4096, 4096, 4096, "fp8_block")
@@ -83,6 +84,31 @@ def test_a_kernel_on_a_quarter_of_the_sms_weighs_a_quarter() -> None:
     assert sheet.weight(BOUND, 0) == sheet.weight(BOUND, 4) == 1.0
     assert sheet.weight(BOUND, 1) == 0.25
     assert sheet.weight(RESTS, 4) == 0.0
+
+
+def test_loads_settle_where_they_reproduce_themselves() -> None:
+    """Each pass halves the distance to 0.6, which is 0.2 at first."""
+    seen: list[Loads] = []
+
+    def read(loads: Loads) -> Loads:
+        seen.append(loads)
+        return {0: 0.3 + loads[0] / 2}
+
+    loads, off = settle(lambda loads: loads, read, {0: 0.8}, 0.03)
+    assert [one[0] for one in seen] == pytest.approx([0.8, 0.7, 0.65])
+    assert (loads[0], off) == pytest.approx((0.65, 0.025))
+
+
+def test_loads_that_never_settle_are_told_by_how_much_they_are_off() -> None:
+    seen: list[Loads] = []
+
+    def read(loads: Loads) -> Loads:
+        seen.append(loads)
+        return {0: 1 - loads[0], 1: 0.5}
+
+    _, off = settle(lambda loads: loads, read, {0: 0.7, 1: 0.5}, 0.005)
+    assert len(seen) == PASSES
+    assert off == pytest.approx(0.4)
 
 
 def layers_of_three(layers: int) -> Program:
