@@ -12,6 +12,8 @@ from models.work import Work
 
 Place = tuple[float, ...]
 LEAST_ROUNDS = 2
+# Rows, and how far apart (in log) those of one size may be.
+ROWS, ONE_SIZE = ("m", "padded", "rows"), 0.07
 # A causal kernel's longest tiles take twice the mean, and SMs are free for as long before its end (H200:
 # another kernel gets in 27 us before the end of 387, where the mean tile takes 17).
 UNEVEN = 2
@@ -70,12 +72,14 @@ def _place(work: Work, sms: int) -> Place:
 
 def tile_ratios(points: Iterable[MeasuredPoint]) -> dict[str, list[tuple[float, float]]]:
     """By kind of work: (share of the SMs, time of a tile over that on all of them) of the points of the
-    same work on fewer SMs; tiles of other sizes are compared by their area. Only launches of several
-    rounds tell, since they keep all their SMs busy."""
+    same work on fewer SMs, or of one that has nearly as many rows, as another draw of the routing gives;
+    tiles of other sizes are compared by their area. Only launches of several rounds tell, since they keep
+    all their SMs busy."""
     by_work: dict[Work, list[MeasuredPoint]] = {}
     for point in points:
         if point.tile != NO_TILE:
-            by_work.setdefault(point.work, []).append(point)
+            alike = (work for work in by_work if _of_one_size(work, point.work))
+            by_work.setdefault(next(alike, point.work), []).append(point)
     ratios: dict[str, list[tuple[float, float]]] = {}
     for work, same in by_work.items():
         whole = max(same, key=lambda point: point.sms)
@@ -86,6 +90,22 @@ def tile_ratios(points: Iterable[MeasuredPoint]) -> dict[str, list[tuple[float, 
                 ratio = area_ns(point) / area_ns(whole)
                 ratios.setdefault(work.kind, []).append((point.sms / whole.sms, ratio))
     return ratios
+
+
+def _of_one_size(one: Work, other: Work) -> bool:
+    first, second = dict(one.dims), dict(other.dims)
+    if (
+        one.kind != other.kind
+        or one.flops[0][0] != other.flops[0][0]
+        or first.keys() != second.keys()
+    ):
+        return False
+    return all(
+        abs(log(first[name] / second[name])) <= ONE_SIZE
+        if name in ROWS
+        else first[name] == second[name]
+        for name in first
+    )
 
 
 def rounds(work: Work, tile: Tile, sms: int) -> int:
