@@ -2,9 +2,9 @@
 
     python -m benchmarks.calibration_drift first.points.csv second.points.csv
 
-Each is a file of points, or the profile (.yaml) that its `.points.csv` lies beside. The last row's 90th
-percentile is what `moe-overlap calibrate --against first.points.csv` states as the least uncertainty
-of a point.
+Each is a file of points, or the profile (.yaml) that its `.points.csv` lies beside. The largest ratio
+of a kind of ten points or more is what `moe-overlap calibrate --against first.points.csv` states of all
+points together (`repeat`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which pairs of loops are measured: the first ones, chosen by hand, and later ones, drawn by a seed.
 
-    python -m benchmarks.pairs_draw --seed 30
+    python -m benchmarks.pairs_draw --seed 44
 
 Sizes and SMs of exchanges are off the calibration's grid, and drawn pairs are none that were seen before.
 """
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--seed", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=44)
     for pair in pairs(parser.parse_args().seed):
         print(pair.name)
 

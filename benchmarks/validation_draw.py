@@ -1,6 +1,6 @@
 """Draws whole-program cases that nobody has seen: sizes, SMs, KV lengths and skews from a seed.
 
-    python -m benchmarks.validation_draw --seed 30 --one 8 -o benchmarks/validation_unseen.yaml
+    python -m benchmarks.validation_draw --seed 44 --one 44 -o benchmarks/validation_unseen.yaml
 
 Each size comes from a stratum, so that small, middle and large batches and few, middle and many exchange
 SMs all occur; no batch or half of it is on the calibration's grid or among the older cases.

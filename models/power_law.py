@@ -2,7 +2,7 @@
 
 A GPU at its power limit lowers its clock. While an exchange or the host keeps the tensor cores waiting it
 draws less, and the kernels that follow run at a higher clock for some time: attention of 12288 tokens takes
-3.48 ms on an H200 in layers of load 0.65, 3.72 in those of 0.79 (`benchmarks/calibration_takes.py`). A
+2.24 ms on an H200 in layers of load 0.61, 2.66 in those of 0.75 (`benchmarks/calibration_takes.py`). A
 schedule that hides its exchanges takes these rests away.
 
     t = T - min(share * T, ns) * min(rest, most)

@@ -37,8 +37,8 @@ AgainstOption = Annotated[
     Path | None,
     typer.Option(
         "--against",
-        help="Points (.csv) of another calibration: how far both differ is stated as the least "
-        "uncertainty of a point.",
+        help="Points (.csv) of another calibration: how far the points of a kind differ together is "
+        "stated as what their errors share.",
     ),
 ]
 SeedOption = Annotated[
