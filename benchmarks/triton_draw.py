@@ -1,6 +1,6 @@
 """Whole programs on the Triton set that nobody has measured: drawn by a seed, predicted, then compared.
 
-    python -m benchmarks.triton_draw draw --seed 30 -o benchmarks/validation_triton_unseen.yaml
+    python -m benchmarks.triton_draw draw --seed 44 -o benchmarks/validation_triton_unseen.yaml
     python -m benchmarks.triton_draw predict -o benchmarks/data/validation_triton_predicted.jsonl
     torchrun --nproc-per-node 2 -m benchmarks.validation_run --kernels triton \\
         --cases benchmarks/validation_triton_unseen.yaml --out measured.jsonl
@@ -8,24 +8,27 @@
 
 Batches come from strata, as in `benchmarks.validation_draw`; no batch or half of it is on the grid of the
 set's calibration or among its earlier cases. `predict` is for before the measurement; `compare` takes the
-predictions as they were written.
+predictions as they were written, and where the host was probed beside a case predicts it again with that
+host, from the profile that was predicted with.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.validation import PUBLIC, predict
 from benchmarks.validation_cases import LAYERS, groups
 from benchmarks.validation_document import predictors, table
 from benchmarks.validation_draw import KV, SMS, Draw, batches_of
-from benchmarks.validation_files import read
+from benchmarks.validation_files import Record, matched
+from benchmarks.validation_others import compared as on_probed_hosts
 from benchmarks.validation_others import figures
 from benchmarks.validation_outcome import cases
 from executor.calibrate.triton_plan import triton_plan
+from models.errors import InputError
 from models.profile import load_machine
 
 CASES = Path(__file__).with_name("validation_triton_unseen.yaml")
@@ -71,26 +74,42 @@ def predicted(file: Path, profile: str) -> Iterator[str]:
             yield json.dumps(predict(group, name, machine, public) | {"unseen": True})
 
 
-def compared(measured: Path, records: Path) -> Iterator[str]:
-    """Figures of fidelity and tables, in Markdown."""
-    found = cases(read(records), read(measured))
-    yield from (*figures(found), "", *table(found), "")
-    yield from predictors([case for case in found if case.overlapped])
+def compared(measured: Path, predictions: Path, file: Path) -> Iterator[str]:
+    """Figures of fidelity and tables, in Markdown: as predicted, and with the hosts that were probed.
+    InputError for files of other cases, or a profile that is not the one that was predicted with."""
+    records, entries, told = matched(predictions, measured)
+    own = cases(records, entries)
+    hosted = on_probed_hosts(measured, (file,), _profile(records))
+    yield from (*([told, ""] if told else []), "As predicted:", "", *figures(own), "")
+    if any(case.host is not None for case in hosted):
+        yield from ("With the probed hosts:", "", *figures(hosted), "")
+    yield from (*table(hosted, own), "")
+    yield from predictors([case for case in hosted if case.overlapped])
 
 
-def main() -> None:
-    """Parse; draw, predict or compare."""
+def _profile(records: Sequence[Record]) -> str:
+    """Name of the profile that all were predicted with, if it is still the same."""
+    name, sha256 = records[0]["profile"], load_machine(records[0]["profile"]).profile_sha256
+    for record in records:
+        if (record["profile"], record["sha256"]) != (name, sha256):
+            allowed = f"{sha256}, of {name}: all cases predicted with that profile"
+            raise InputError(f"case {record['group']}", "sha256", record["sha256"], allowed)
+    return str(name)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Parse; draw, predict or compare; one message where a file cannot be used."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("what", choices=("draw", "predict", "compare"))
     parser.add_argument("measured", type=Path, nargs="?")
-    parser.add_argument("--seed", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=44)
     parser.add_argument("--profile", default=PROFILE)
     parser.add_argument("--cases", type=Path, default=CASES)
     parser.add_argument("--predicted", type=Path, default=PREDICTED)
     parser.add_argument("-o", "--output", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     if arguments.what == "draw":
         text = lines(arguments.seed)
     elif arguments.what == "predict":
@@ -98,8 +117,11 @@ def main() -> None:
     elif arguments.measured is None:
         parser.error("compare needs the file of measured cases")
     else:
-        text = compared(arguments.measured, arguments.predicted)
-    whole = "\n".join(text) + "\n"
+        text = compared(arguments.measured, arguments.predicted, arguments.cases)
+    try:
+        whole = "\n".join(text) + "\n"
+    except InputError as error:
+        parser.error(str(error))
     if arguments.output:
         arguments.output.write_text(whole, encoding="utf-8")
     else:
