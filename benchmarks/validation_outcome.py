@@ -153,8 +153,9 @@ def probes_of(entry: Mapping[str, Any]) -> tuple[HostProbe, ...]:
     """The probes of the host before and after a group's repeats; () in files of before there were any."""
     found = entry.get("probe", ())
     spreads = entry.get("probe_spread", (0.0,) * len(found))
+    rank = entry.get("probe_rank", 0)
     return tuple(
-        HostProbe(tuple(sorted(ns.items())), spread)
+        HostProbe(tuple(sorted(ns.items())), spread, rank)
         for ns, spread in zip(found, spreads, strict=True)
     )
 

@@ -1,14 +1,15 @@
 """How fast this machine's host is right now: what launches of a small sequential program take it.
 
 The program is not the one that is measured: fixed sizes, two layers, op by op. A probe before and one
-after a measurement tell the host's speed beside it, as `models.host` takes it.
+after a measurement tell the host's speed beside it, as `models.host` takes it. Every rank has a host of
+its own, and the slowest rank's decides.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,9 @@ import numpy as np
 from executor.calibrate.cases import Case
 from executor.calibrate.layers import HostTimer, dispatch_call, host_costs, timed_run
 from executor.execute import execute
+from executor.peers import gathered
 from models.deployment import Batch, Deployment, Phase
-from models.host import HostProbe, probed
+from models.host import HostProbe, probed, slowest
 from models.routing import Routing
 from schedules.builders import build
 
@@ -83,10 +85,10 @@ class Prober:
         gc.disable()
         timers = [timed_run(self.case.program, self.kernels, rank) for _ in range(RUNS)]
         gc.enable()
-        found = probe_of(timers, calls=calls)
+        found = replace(probe_of(timers, calls=calls), rank=rank)
         if calls and self.case.deployment.a2a.mode == "normal":
             (call,) = dispatch_call(self.session, self.case)
-            found = HostProbe((*found.ns, ("dispatch_call", int(call["ns"]))), found.spread)
+            found = replace(found, ns=(*found.ns, ("dispatch_call", int(call["ns"]))))
         return found
 
 
@@ -94,6 +96,13 @@ def probe_of(timers: Sequence[HostTimer], *, calls: bool) -> HostProbe:
     """What the runs' host times say; `calls` as in `host_costs`."""
     runs = (host_costs([timer], calls=calls) for timer in timers)
     return probed([{str(r["class"]): int(r["ns"]) for r in records} for records in runs])
+
+
+def of_slowest(probes: Sequence[HostProbe]) -> tuple[HostProbe, ...]:
+    """From this rank's probes beside a measurement those of the rank whose host was the slowest; all
+    ranks call it, and return the same."""
+    ranks: list[tuple[HostProbe, ...]] = gathered(tuple(probes))
+    return ranks[slowest(ranks)]
 
 
 def open_prober(sessions: Sessions, deployment: Deployment, phase: Phase) -> Prober:

@@ -62,6 +62,7 @@ def _reference(job: Job, rank: int) -> Measured:
 def _on_gpu(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
     """Makespans of plain repeats between two probes of the host, then the spans of one run with events."""
     from executor.cuda import device_facts
+    from executor.host_probe import of_slowest
     from executor.production_setup import require_memory
 
     beat = _Beat(watchdog)
@@ -88,7 +89,7 @@ def _on_gpu(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
         "clocks": gathered(clocks),
         "spans_makespan_ns": max(gathered(kernels.makespan_ns)),
     }
-    whole = replace(joined(gathered(timeline)), host_probes=(before, after))
+    whole = replace(joined(gathered(timeline)), host_probes=of_slowest((before, after)))
     return Measured(whole, slowest, facts=facts)
 
 

@@ -19,14 +19,15 @@ from models.measured import spread_of
 class HostProbe:
     """A few runs of a fixed program: median ns of a launch by kind of work, `event` included, and where a
     library makes whole calls `dispatch_call`. `spread` is half the range from the 10th to the 90th
-    percentile of the runs' speeds, relative. ValueError for less than 0."""
+    percentile of the runs' speeds, relative; `rank` is whose host it is. ValueError for less than 0."""
 
     ns: tuple[tuple[str, int], ...]
     spread: float = 0.0
+    rank: int = 0
 
     def __post_init__(self) -> None:
-        if self.spread < 0.0 or any(ns < 0 for _, ns in self.ns):
-            raise ValueError("a host's times and their spread are at least 0")
+        if self.spread < 0.0 or self.rank < 0 or any(ns < 0 for _, ns in self.ns):
+            raise ValueError("a host's times, their spread and its rank are at least 0")
 
 
 def probed(runs: Sequence[Mapping[str, int]]) -> HostProbe:
@@ -34,10 +35,37 @@ def probed(runs: Sequence[Mapping[str, int]]) -> HostProbe:
     that of all runs. ValueError without a run."""
     if not runs:
         raise ValueError("a host is probed by one run or more")
-    kinds = sorted({kind for run in runs for kind in run})
-    ns = {kind: round(median(run[kind] for run in runs if kind in run)) for kind in kinds}
-    speeds = [median(run[kind] / max(1, ns[kind]) for kind in run) for run in runs if run]
+    ns = _medians(runs)
+    speeds = [_ratio(run, ns) for run in runs if run]
     return HostProbe(tuple(ns.items()), round(spread_of(speeds) / 2, 4) if speeds else 0.0)
+
+
+def slowest(ranks: Sequence[Sequence[HostProbe]]) -> int:
+    """Which of the ranks has the slowest host, by the probes [rank] before and after a measurement: the
+    one with the greatest median over the kinds of its mean time over the median rank's. The first of
+    equals. The ranks meet in every exchange, so that this host decides how long a step takes."""
+    means = [mean_of(probes) for probes in ranks]
+    ns = _medians(means)
+    return max(range(len(means)), key=lambda rank: _ratio(means[rank], ns))
+
+
+def _medians(runs: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Median ns of each kind over the runs that have it."""
+    times = _by_kind(run.items() for run in runs)
+    return {kind: round(median(times[kind])) for kind in sorted(times)}
+
+
+def _ratio(run: Mapping[str, int], ns: Mapping[str, int]) -> float:
+    """The run's time over `ns`, median over its kinds; 0 without any."""
+    return median(run[kind] / max(1, ns[kind]) for kind in run) if run else 0.0
+
+
+def _by_kind(runs: Iterable[Iterable[tuple[str, int]]]) -> dict[str, list[int]]:
+    times: dict[str, list[int]] = {}
+    for run in runs:
+        for kind, ns in run:
+            times.setdefault(kind, []).append(ns)
+    return times
 
 
 def shared_out(measured: Mapping[str, int]) -> dict[str, int]:
@@ -80,10 +108,7 @@ def beside(profile: HostCosts, probes: Sequence[HostProbe]) -> tuple[HostCosts, 
 
 def mean_of(probes: Iterable[HostProbe]) -> dict[str, int]:
     """Mean ns of each kind over the probes that have it."""
-    times: dict[str, list[int]] = {}
-    for probe in probes:
-        for kind, ns in probe.ns:
-            times.setdefault(kind, []).append(ns)
+    times = _by_kind(probe.ns for probe in probes)
     return {kind: round(fmean(found)) for kind, found in times.items()}
 
 

@@ -21,9 +21,10 @@ HostChoice = Literal["measured", "profile"]
 @dataclass(frozen=True)
 class OwnHost:
     """A prediction with the host that was probed beside the measurement: its times over the profile's,
-    and the ns predicted with the profile's own host."""
+    the rank whose host it is, and the ns predicted with the profile's own host."""
 
     ratio: float
+    rank: int
     profile_ns: float
 
 
@@ -34,7 +35,8 @@ class Row:
     the predicted difference to it is within its uncertainty; `call`: whether the measured one is outside
     the repeats; `sign`: whether both gains have the same sign, empty where the call is not clear.
     `host_ratio` is the probed host's time over the profile's, null where it was predicted with the
-    profile's own host; `profile_host_error` is the error with that."""
+    profile's own host; `profile_host_error` is the error with that; `probe_rank` is the rank whose host
+    that was, the slowest."""
 
     schedule: str
     predicted_us: float
@@ -52,6 +54,7 @@ class Row:
     sign: str
     host_ratio: float | None
     profile_host_error: float
+    probe_rank: int | None
 
 
 def table_rows(
@@ -107,6 +110,7 @@ def _row(
         sign=right if apart and not first else "",
         host_ratio=host.ratio if host else None,
         profile_host_error=(host.profile_ns if host else own.ns) / middle - 1,
+        probe_rank=host.rank if host else None,
     )
 
 
@@ -140,8 +144,8 @@ def host_lines(rows: Sequence[Row], wanted: HostChoice) -> list[str]:
     """Whose host was predicted with, and the errors with the profile's own where it was not that."""
     found = [r for r in rows if r.host_ratio is not None]
     text = [
-        f"{r.schedule}: host {r.host_ratio:.2f} of the profile's, by probes beside the measurement; "
-        f"error with the profile's own {r.profile_host_error:+.1%}"
+        f"{r.schedule}: host {r.host_ratio:.2f} of the profile's, by rank {r.probe_rank}'s probes beside "
+        f"the measurement; error with the profile's own {r.profile_host_error:+.1%}"
         for r in found
     ]
     without = ", ".join(r.schedule for r in rows if r.host_ratio is None)

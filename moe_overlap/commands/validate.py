@@ -266,9 +266,10 @@ def _predicted(
             f"{program.name}, in order",
         )
     profile = resolved.deployment.machine
-    machine, ratio = on_host(profile, measured.host_probes if host == "measured" else ())
+    probes = measured.host_probes if host == "measured" else ()
+    machine, ratio = on_host(profile, probes)
     found, timeline = prediction(program, machine)
     own = None
     if ratio is not None:
-        own = OwnHost(ratio, makespan_ns(predicted(program, profile)))
+        own = OwnHost(ratio, probes[0].rank, makespan_ns(predicted(program, profile)))
     return found, ungated(timeline), own

@@ -71,14 +71,15 @@ def test_a_probe_in_the_file_is_the_host_of_the_prediction(run: Run, tmp_path: P
     told = run(*words)
     assert "baseline: the profile's own host: no probe of it stands" in told.stdout, told.stderr
     before = json.loads(run(*words, "--json").stdout)["schedules"][0]
-    assert before["host_ratio"] is None
+    assert before["host_ratio"] is before["probe_rank"] is None
     assert before["profile_host_error"] == before["error"]
     host = dict(load_machine("h200-2x-nvlink-measured").host.by_class)
     probe = {"ns": {kind: 2 * host[kind] for kind in ("gemm", "norm", "event")}, "spread": 0.01}
-    document = json.loads(target.read_text()) | {"host_probes": [probe, probe]}
+    document = json.loads(target.read_text()) | {"host_probes": [probe | {"rank": 1}] * 2}
     target.write_text(json.dumps(document))
     after = json.loads(run(*words, "--json", "-o", str(page)).stdout)["schedules"][0]
     assert after["host_ratio"] == pytest.approx(2.0)
+    assert after["probe_rank"] == 1
     ahead_us = GATE_NS / 1e3
     assert after["predicted_us"] / before["predicted_us"] > 1.2
     assert after["predicted_us"] <= 2 * before["predicted_us"] + ahead_us
@@ -90,7 +91,7 @@ def test_a_probe_in_the_file_is_the_host_of_the_prediction(run: Run, tmp_path: P
         assert b"baseline, predicted (host 2.00 of the profile's)" in trace.read_bytes()
     kept = json.loads(run(*words, "--json", "--host", "profile").stdout)["schedules"][0]
     assert kept == before
-    assert "baseline: host 2.00 of the profile's" in run(*words).stdout
+    assert "baseline: host 2.00 of the profile's, by rank 1's probes" in run(*words).stdout
     wrong = run(*words, "--host", "fast")
     assert wrong.returncode == 1
     assert "measured, profile" in wrong.stderr

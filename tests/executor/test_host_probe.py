@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import replace
+from multiprocessing.queues import Queue
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+import torch.distributed as dist
+
 from executor.calibrate.plan import DECODE_TOKENS, KV_TOKENS, PREFILL_TOKENS
-from executor.host_probe import RUNS, WARM_UPS, Prober, probe_case, probe_of
+from executor.host_probe import RUNS, WARM_UPS, Prober, of_slowest, probe_case, probe_of
 from executor.recording import Recording
 from models.deployment import Fusion, Phase
+from models.host import HostProbe
 from models.profile import load_machine
 from moe_overlap.gated import makespan_ns, predicted
 from scenarios import load
@@ -106,3 +112,41 @@ def test_every_probe_makes_as_many_runs_after_the_first_ones_warm_up() -> None:
     prober.probe()
     assert kernels.runs == WARM_UPS + 2 * RUNS
     assert {op.work.kind for op in case.program.launches(0)} <= found.keys() | {"event"}
+
+
+def test_a_probe_says_whose_host_it_is_and_one_rank_needs_no_peers() -> None:
+    case = probe_case(resolved("decode", 1).deployment, "decode")
+    session: Any = type("Session", (), {"rank": 0})()
+    kernels: Any = Counting()
+    own = Prober(session, kernels, case).probe()
+    assert own.rank == 0
+    assert of_slowest((own,)) == (own,)
+
+
+def probes(rank: int) -> tuple[HostProbe, HostProbe]:
+    """Rank 1 waits less for its peer, and takes longer for all else."""
+    ns = ((50, 30, 900), (80, 45, 200))[rank]
+    first = HostProbe(tuple(zip(("gemm", "norm", "dispatch_call"), ns, strict=True)), 0.01, rank)
+    return first, replace(first, spread=0.02)
+
+
+def worker(rank: int, meeting: str, results: Queue[tuple[int, tuple[HostProbe, ...]]]) -> None:
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    results.put((rank, of_slowest(probes(rank))))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_ranks_agree_on_the_slower_host(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    results: Queue[tuple[int, tuple[HostProbe, ...]]] = context.Queue()
+    meeting = (tmp_path / "meeting").as_uri()
+    ranks = [context.Process(target=worker, args=(rank, meeting, results)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    found = dict(results.get(timeout=60) for _ in ranks)
+    for process in ranks:
+        process.join(20)
+        assert process.exitcode == 0
+    assert found == {0: probes(1), 1: probes(1)}

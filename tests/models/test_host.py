@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.host import HostProbe, beside, mean_of, moved, on_host, probed, shared_out, with_host
+from models.host import (
+    HostProbe,
+    beside,
+    mean_of,
+    moved,
+    on_host,
+    probed,
+    shared_out,
+    slowest,
+    with_host,
+)
 from models.machine import HostCosts
 from models.profile import load_machine
 
@@ -50,6 +60,26 @@ def test_a_kind_that_is_slow_once_is_no_change_of_the_hosts_speed() -> None:
     runs = [{"gemm": 10, "norm": 10, "add": 10, "event": 10}] * 4
     runs = [*runs, {"gemm": 90, "norm": 10, "add": 10, "event": 10}]
     assert probed(runs).spread == 0.0
+
+
+def test_the_slowest_rank_is_slower_in_most_kinds_of_launch_over_both_probes() -> None:
+    """One call that waits for a peer makes no rank slow: 50, 30 and 9000 ns are a faster host than 60,
+    36 and 300. A rank that is 10 % faster before and 30 % slower after is the slower one."""
+    waits, slower = probe(gemm=50, norm=30, dispatch_call=9000), probe(gemm=60, norm=36, dispatch_call=300)  # fmt: skip
+    assert slowest([[waits] * 2, [slower] * 2]) == 1
+    assert slowest([[slower] * 2, [waits] * 2]) == 0
+    still = [probe(gemm=100, norm=100)] * 2
+    falls = [probe(gemm=90, norm=90), probe(gemm=130, norm=130)]
+    assert slowest([still, falls]) == 1
+    assert slowest([still, still, falls, still]) == 2
+    assert slowest([still, still]) == slowest([still]) == 0
+    assert slowest([[probe()], [probe(gemm=1)]]) == 1
+
+
+@given(st.lists(st.integers(1000, 10**6), min_size=1, max_size=5))
+def test_a_host_that_is_slower_in_every_kind_is_the_slowest(speeds: list[int]) -> None:
+    ranks = [[probe(gemm=4 * ns, norm=3 * ns, event=ns)] for ns in speeds]
+    assert slowest(ranks) == speeds.index(max(speeds))
 
 
 def test_the_profiles_error_gives_way_to_what_two_probes_leave_open() -> None:

@@ -50,16 +50,17 @@ def _timeline() -> Timeline:
 
 
 def test_probes_of_the_host_come_back_and_are_left_out_where_there_are_none() -> None:
-    probes = (HostProbe((("event", 7), ("gemm", 45_000)), 0.02), HostProbe((("gemm", 47_000),)))
+    probes = (HostProbe((("event", 7), ("gemm", 45_000)), 0.02, 1), HostProbe((("gemm", 47_000),)))
     measured = replace(_timeline(), origin="measured", host_probes=probes)
     document = json.loads(json.dumps(timeline_to_json(measured)))
-    assert document["host_probes"][0] == {"ns": {"event": 7, "gemm": 45_000}, "spread": 0.02}
+    first = {"ns": {"event": 7, "gemm": 45_000}, "spread": 0.02, "rank": 1}
+    assert document["host_probes"] == [first, {"ns": {"gemm": 47_000}}]
     assert timeline_from_json(document) == measured
     assert "host_probes" not in timeline_to_json(_timeline())
     document["host_probes"][1]["ns"]["gemm"] = "slow"
     with pytest.raises(FormError, match=r"host_probes\[1\]\.ns"):
         timeline_from_json(document)
-    for negative in ({"ns": {"gemm": -1}, "spread": 0.0}, {"ns": {"gemm": 1}, "spread": -0.1}):
+    for negative in ({"ns": {"gemm": -1}}, {"ns": {}, "spread": -0.1}, {"ns": {}, "rank": -1}):
         document["host_probes"] = [negative]
         with pytest.raises(FormError, match="at least 0"):
             timeline_from_json(document)
