@@ -4,7 +4,8 @@
 
 An experiment on the engine, not on its profile: nothing here goes into a prediction. The host's times are
 those of one more run of the case, by kind of launch, where the profile's are those of the machine that
-was calibrated; what was not timed is scaled as the rest is.
+was calibrated; what was not timed is scaled as the rest is. They are one rank's (`probe_rank`): how much
+longer the slower rank took between compute ops than rank 0 is told beside.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ HOST_BOUND = 1.05
 class Explained:
     """One case: relative error by the profile and engine of now, and with the measured host. `host` is the
     measured host's time over the profile's, None where it was not timed; `bound` the predicted time
-    over that of a host that costs nothing."""
+    over that of a host that costs nothing. `slower` is what the slowest rank took between compute ops over
+    what rank 0 did, None where it was not kept."""
 
     case: Case
     host: float | None
     bound: float
     now: float
     at_host: float
+    slower: float | None = None
 
     @property
     def kind(self) -> str:
@@ -55,15 +58,29 @@ class Explained:
         return (1 + self.at_host) * self.case.measured_ns / min(self.case.times_ns) - 1
 
 
-def explain(case: Case, group: Group, machine: Machine, host: Mapping[str, int]) -> Explained:
-    """Run the case again with either host, and with one that costs nothing."""
-    hosted, slower = with_host(machine.host, launched(host))
+def explain(
+    case: Case,
+    group: Group,
+    machine: Machine,
+    host: Mapping[str, int],
+    between: Sequence[int] = (),
+) -> Explained:
+    """Run the case again with either host, and with one that costs nothing. `between` is the record's
+    `between_ns` [rank]."""
+    hosted, ratio = with_host(machine.host, launched(host))
     free = HostCosts(tuple((kind, 0) for kind, _ in machine.host.by_class), 0.0)
     now, at_host, at_none = (
         _again(case, group, replace(machine, host=way)) for way in (machine.host, hosted, free)
     )
     measured = case.measured_ns
-    return Explained(case, slower, now / at_none, now / measured - 1, at_host / measured - 1)
+    return Explained(
+        case,
+        ratio,
+        now / at_none,
+        now / measured - 1,
+        at_host / measured - 1,
+        max(between) / between[0] if between else None,
+    )
 
 
 def launched(host: Mapping[str, int]) -> dict[str, int]:
@@ -106,14 +123,16 @@ def rows(found: Sequence[Explained]) -> list[str]:
 def each(found: Sequence[Explained]) -> list[str]:
     """A row a case, the largest errors first."""
     lines = [
-        "| case | schedule | measured host over profile's | slowest over fastest repeat "
+        "| case | schedule | measured host over profile's | slowest rank over rank 0 "
+        "| slowest over fastest repeat "
         "| as written down | now | with the measured host | against the fastest repeat |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for one in sorted(found, key=lambda one: -abs(one.case.error)):
         host = f"{one.host:.3f}" if one.host else "–"
+        slower = f"{one.slower:.2f}" if one.slower else "–"
         lines.append(
-            f"| {one.case.group} | {one.case.schedule} | {host} "
+            f"| {one.case.group} | {one.case.schedule} | {host} | {slower} "
             f"| {max(one.case.times_ns) / min(one.case.times_ns):.2f} | {one.case.error:+.1%} "
             f"| {one.now:+.1%} | {one.at_host:+.1%} | {one.against_fastest:+.1%} |"
         )
@@ -132,14 +151,15 @@ def main() -> None:
     arguments = parser.parse_args()
     entries = read(arguments.measured)
     known = {group.name: group for file in (UNSEEN, CASES) for group in groups(file)}
-    hosts: dict[str, Any] = {e["group"]: e["host"] for e in entries if "host" in e}
+    kept: dict[str, Any] = {e["group"]: e for e in entries if "host" in e}
     machines = {2: load_machine(arguments.profile), 1: load_machine(arguments.one)}
     found = [
         explain(
             case,
             known[case.group],
             machines[case.ranks],
-            hosts.get(case.group, {}).get(case.schedule, {}),
+            kept.get(case.group, {}).get("host", {}).get(case.schedule, {}),
+            kept.get(case.group, {}).get("between_ns", {}).get(case.schedule, ()),
         )
         for case in cases(read(arguments.predicted), entries)
     ]

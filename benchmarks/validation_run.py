@@ -17,8 +17,9 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
@@ -69,10 +70,10 @@ class Bench:
         )
 
     def measure(self, group: Group, repeats: int) -> dict[str, Any]:
-        """Makespans of the slowest rank [schedule][repeat] in ns, clocks, the host's speed before and after
-        them, and of one run each the host's times and the ops' spans."""
+        """Makespans of the slowest rank [schedule][repeat] in ns, clocks, the speed of the slowest rank's
+        host before and after them, and of one run each that host's times and all ranks' spans."""
         from executor.execute import execute
-        from executor.host_probe import open_prober
+        from executor.host_probe import of_slowest, open_prober
         from executor.peers import gathered
 
         session, sets = self._ready(group, group.schedules)
@@ -83,7 +84,7 @@ class Bench:
         clocks: dict[str, list[Any]] = {name: [] for name in programs}
         mhz: dict[str, list[float]] = {name: [] for name in programs}
         gc.collect()
-        probes = [prober.probe()]
+        before = prober.probe()
         gc.disable()
 
         def turn() -> None:
@@ -100,10 +101,12 @@ class Bench:
                 samples = session.clocks.samples
                 clocks[name].append(asdict(samples[-1]) if samples else None)
         gc.enable()
-        probes.append(prober.probe())
+        probes = of_slowest((before, prober.probe()))
+        slowest = probes[0].rank
         hosts = {name: self._host(group, name, sets[name]) for name in programs}
-        spans = {name: self._spans(group, name, sets[name]) for name in programs}
-        sides = gathered((times, spans, clocks, mhz))
+        own_spans = {name: self._spans(group, name, sets[name]) for name in programs}
+        sides = gathered((times, own_spans, clocks, mhz, hosts))
+        spans = {name: [s for side in sides for s in side[1][name]] for name in programs}
         return {
             "group": group.name,
             "layers": group.layers,
@@ -112,12 +115,14 @@ class Bench:
                 for name in programs
             },
             "clocks": {name: [side[2][name] for side in sides] for name in programs},
-            "host": hosts,
+            "host": sides[slowest][4],
             "probe": [dict(probe.ns) for probe in probes],
             "probe_spread": [probe.spread for probe in probes],
+            "probe_rank": slowest,
             "warm_ups": turns,
             "sm_mhz": {name: [side[3][name] for side in sides] for name in programs},
-            "spans": {name: [s for side in sides for s in side[1][name]] for name in programs},
+            "between_ns": {name: between_ns(found) for name, found in spans.items()},
+            "spans": spans,
         }
 
     def _ready(self, group: Group, schedules: Sequence[str]) -> tuple[Any, dict[str, Any]]:
@@ -194,6 +199,28 @@ class Bench:
             },
         }
         return shares, traces
+
+
+def between_ns(spans: Iterable[tuple[str, int, int, int]]) -> list[int]:
+    """What launches took each rank where its host is what limits it [rank]: ns from the start of an op
+    to the start of the rank's next, summed over a run whose spans (op, rank, start, end) lie between
+    events. Steps that touch an exchange wait for the peers and are left out: those from or to an op of
+    one, and those in which one ends on another stream."""
+    ranks: dict[int, list[tuple[int, int, bool]]] = {}
+    for op, rank, start, end in spans:
+        meets = not {"dispatch", "combine"}.isdisjoint(op.split("."))
+        ranks.setdefault(rank, []).append((start, end, meets))
+    return [_without_exchanges(sorted(ranks[rank])) for rank in sorted(ranks)]
+
+
+def _without_exchanges(ops: Sequence[tuple[int, int, bool]]) -> int:
+    """ns from start to start of (start, end, whether of an exchange)."""
+    ends = [end for _, end, meets in ops if meets]
+    return sum(
+        after - before
+        for (before, _, left), (after, _, right) in pairwise(ops)
+        if not (left or right or any(before < end <= after for end in ends))
+    )
 
 
 def large(group: Group) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.validation_causes import Explained, launched, rows
+from benchmarks.validation_causes import Explained, each, launched, rows
 from benchmarks.validation_outcome import Case
 from moe_overlap.uncertain import Prediction
 
@@ -32,6 +32,13 @@ def test_errors_are_told_by_what_limits_a_case() -> None:
 def test_a_disturbed_host_is_told_by_the_fastest_repeat() -> None:
     slow = replace(case(0.0), times_ns=(100, 150, 160))
     assert Explained(slow, 0.5, 2.0, 0.0, -0.3).against_fastest == pytest.approx(0.05)
+
+
+def test_the_slower_rank_is_told_where_it_was_kept() -> None:
+    known = Explained(case(0.1), 0.5, 2.0, 0.0, 0.0, slower=1.908)
+    found = each([known, replace(known, case=case(0.05), slower=None)])
+    assert found[0].split("|")[4].strip() == "slowest rank over rank 0"
+    assert [row.split("|")[4].strip() for row in found[2:]] == ["1.91", "–"]
 
 
 def test_a_launch_that_makes_no_call_of_its_own_is_no_time_of_the_host() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,11 @@ pytest.importorskip("torch")
 
 from benchmarks.validation_cases import CASES, Group, groups
 from benchmarks.validation_outcome import cases, probes_of
-from benchmarks.validation_run import WARM_UPS, Bench, large, warm_up
+from benchmarks.validation_run import WARM_UPS, Bench, between_ns, large, warm_up
 from executor.host_probe import RUNS
 from executor.host_probe import WARM_UPS as PROBES_WARM_UPS
 from executor.recording import Recording
+from models.host import HostProbe
 
 pytestmark = pytest.mark.torch
 
@@ -71,6 +73,53 @@ def test_a_groups_entry_has_probes_from_before_and_after_its_repeats() -> None:
     small = log[eager]
     assert set(log[eager:first]) == {small} == set(log[second : second + RUNS])
     assert small not in log[first:second]
+
+
+def test_the_probes_and_times_of_an_entry_are_of_the_rank_whose_host_is_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = group("decode 64 tokens eager")
+    alone = bench([]).measure(chosen, 1)
+    assert [probe.rank for probe in probes_of(alone)] == [0, 0] == [alone["probe_rank"]] * 2
+
+    def twice(probes: tuple[HostProbe, ...]) -> list[tuple[HostProbe, ...]]:
+        other = (
+            replace(p, ns=tuple((kind, 2 * ns + 1) for kind, ns in p.ns), rank=1) for p in probes
+        )
+        return [probes, tuple(other)]
+
+    def peers(value: Any) -> list[Any]:
+        return [
+            value,
+            (*value[:4], {"sequential": "rank 1"}) if isinstance(value, tuple) else value,
+        ]
+
+    monkeypatch.setattr("executor.host_probe.gathered", twice)
+    monkeypatch.setattr("executor.peers.gathered", peers)
+    entry = bench([]).measure(chosen, 1)
+    assert entry["probe_rank"] == 1
+    assert entry["host"] == {"sequential": "rank 1"}
+    assert all(ns % 2 for probe in entry["probe"] for ns in probe.values())
+    assert [probe.rank for probe in probes_of(entry)] == [1, 1]
+    older = {key: value for key, value in entry.items() if key != "probe_rank"}
+    assert [probe.rank for probe in probes_of(older)] == [0, 0]
+
+
+def test_time_between_launches_leaves_out_steps_that_meet_the_peers() -> None:
+    """Rank 0: norm to gemm 10, what lies beside its dispatch left out, act to add 7. Rank 1, whose spans
+    are in no order: 25 before its combine, which runs beside: 9 of norm to quantise count, and of quantise
+    to gemm nothing does, since the combine ends before that starts."""
+    zero = [
+        ("L0.norm1", 0, 0, 4), ("L0.gemm1", 0, 10, 19), ("L0.dispatch.send", 0, 20, 90),
+        ("L0.act", 0, 100, 101), ("L0.add", 0, 107, 130),
+    ]  # fmt: skip
+    one = [
+        ("L1.a.gemm1", 1, 2000, 2009), ("L0.a.add", 1, 1000, 1001), ("L0.a.act", 1, 975, 980),
+        ("L0.b.combine", 1, 1001, 2000), ("L1.a.norm1", 1, 1002, 1010), ("L1.a.quantise", 1, 1011, 1020),
+    ]  # fmt: skip
+    assert between_ns([*one, *zero]) == [17, 34]
+    assert between_ns(one) == [34]
+    assert between_ns([]) == []
 
 
 def test_an_entry_is_read_by_the_comparison() -> None:
