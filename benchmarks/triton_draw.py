@@ -5,31 +5,40 @@
     torchrun --nproc-per-node 2 -m benchmarks.validation_run --kernels triton \\
         --cases benchmarks/validation_triton_unseen.yaml --out measured.jsonl
     python -m benchmarks.triton_draw compare measured.jsonl
+    python -m benchmarks.triton_draw hosts measured.jsonl
 
 Batches come from strata, as in `benchmarks.validation_draw`; no batch or half of it is on the grid of the
 set's calibration or among its earlier cases. `predict` is for before the measurement; `compare` takes the
 predictions as they were written, and where the host was probed beside a case predicts it again with that
-host, from the profile that was predicted with.
+host, from the profile that was predicted with. `hosts` says what other hosts would have made of prefill.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from benchmarks.validation import PUBLIC, predict
 from benchmarks.validation_cases import LAYERS, groups
+from benchmarks.validation_causes import launched
 from benchmarks.validation_document import predictors, table
 from benchmarks.validation_draw import KV, SMS, Draw, batches_of
-from benchmarks.validation_files import Record, matched
+from benchmarks.validation_files import Record, matched, read
 from benchmarks.validation_others import compared as on_probed_hosts
 from benchmarks.validation_others import figures
-from benchmarks.validation_outcome import cases
+from benchmarks.validation_outcome import cases, probes_of
 from executor.calibrate.triton_plan import triton_plan
 from models.errors import InputError
+from models.host import on_host, with_host
+from models.machine import HostCosts, Machine
 from models.profile import load_machine
+from moe_overlap.gated import makespan_ns
+from moe_overlap.gated import predicted as timeline
 
 CASES = Path(__file__).with_name("validation_triton_unseen.yaml")
 EARLIER = Path(__file__).with_name("validation_triton.yaml")
@@ -97,12 +106,42 @@ def _profile(records: Sequence[Record]) -> str:
     return str(name)
 
 
+def by_hosts(measured: Path, file: Path, profile: str) -> Iterator[str]:
+    """Error of every prefill case with the host of the profile, of each probe and of both, of one run of
+    the case, and with one that costs nothing; in Markdown."""
+    machine = load_machine(profile)
+    entries = {e["group"]: e for e in read(measured) if len(e.get("probe", ())) == 2}
+    yield "| case | schedule | profile | first probe | last probe | both | own run | free |"
+    yield "| --- | --- |" + " ---: |" * 6
+    for group in groups(file):
+        if group.batch.phase != "prefill" or group.name not in entries:
+            continue
+        entry = entries[group.name]
+        for name in group.schedules:
+            ns = median(entry["makespans_ns"][name])
+            errors = (
+                makespan_ns(timeline(group.on(host).program(name), host)) / ns - 1
+                for host in _hosts(machine, entry, name)
+            )
+            yield f"| {group.name} | {name} | {' | '.join(f'{e:+.1%}' for e in errors)} |"
+
+
+def _hosts(machine: Machine, entry: Mapping[str, Any], schedule: str) -> Iterator[Machine]:
+    probes = probes_of(entry)
+    yield machine
+    for some in (probes[:1], probes[1:], probes):
+        yield on_host(machine, some)[0]
+    own, _ = with_host(machine.host, launched(entry["host"][schedule]))
+    free = HostCosts(tuple((kind, 0) for kind, _ in machine.host.by_class), 0.0)
+    yield from (replace(machine, host=host) for host in (own, free))
+
+
 def main(given: Sequence[str] | None = None) -> None:
-    """Parse; draw, predict or compare; one message where a file cannot be used."""
+    """Parse; draw, predict, compare or try hosts; one message where a file cannot be used."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=("draw", "predict", "compare"))
+    parser.add_argument("what", choices=("draw", "predict", "compare", "hosts"))
     parser.add_argument("measured", type=Path, nargs="?")
     parser.add_argument("--seed", type=int, default=44)
     parser.add_argument("--profile", default=PROFILE)
@@ -115,7 +154,9 @@ def main(given: Sequence[str] | None = None) -> None:
     elif arguments.what == "predict":
         text = predicted(arguments.cases, arguments.profile)
     elif arguments.measured is None:
-        parser.error("compare needs the file of measured cases")
+        parser.error(f"{arguments.what} needs the file of measured cases")
+    elif arguments.what == "hosts":
+        text = by_hosts(arguments.measured, arguments.cases, arguments.profile)
     else:
         text = compared(arguments.measured, arguments.predicted, arguments.cases)
     try:

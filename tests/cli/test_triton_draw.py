@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.triton_draw import CASES, EARLIER, PROFILE, compared, lines, main, predicted
+from benchmarks.triton_draw import (
+    CASES,
+    EARLIER,
+    PROFILE,
+    by_hosts,
+    compared,
+    lines,
+    main,
+    predicted,
+)
 from benchmarks.validation_cases import groups
 from executor.calibrate.triton_plan import triton_plan
 from executor.job import GATE_NS
@@ -94,6 +103,24 @@ def test_a_probed_host_takes_the_place_of_the_profiles_and_the_first_error_stays
     ns = {record["schedule"]: record["ns"] for record in records}["tbo"]
     found = ns * (1 + errors(half, 4)["tbo"] / 100)
     assert 0.5 <= (found + GATE_NS) / (ns + GATE_NS) < 0.7
+
+
+def test_a_case_is_predicted_with_each_host_that_was_seen_beside_it(
+    files: Files, tmp_path: Path
+) -> None:
+    cases, _, measured = files
+    known = dict(load_machine(PROFILE).host.by_class)
+    slower, faster = ({kind: round(ns * by) for kind, ns in known.items()} for by in (1.5, 0.5))
+    entry: dict[str, Any] = json.loads(measured.read_text(encoding="utf-8"))
+    entry |= {"probe": [slower, faster], "host": {"sequential": known, "tbo": known}}
+    probed = tmp_path / "probed"
+    probed.write_text(json.dumps(entry), encoding="utf-8")
+    *_, row = by_hosts(probed, cases, PROFILE)
+    name, own, first, last, both, run, free = row.strip("| ").split(" | ")[1:]
+    assert (name, own) == ("tbo", "+0.0%")
+    assert own == both == run
+    errors = [float(cell.rstrip("%")) for cell in (free, last, own, first)]
+    assert errors == sorted(errors) and len(set(errors)) == len(errors)
 
 
 def test_another_profile_than_was_predicted_with_is_refused(
