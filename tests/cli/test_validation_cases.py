@@ -65,7 +65,7 @@ def test_the_cases_are_as_many_and_as_different_as_promised(path: Path) -> None:
     prefill = [group for group in chosen if group.batch.phase == "prefill"]
     exchange_sms = {group.deployment.a2a.num_sms for group in prefill}
     assert min(exchange_sms) <= 10
-    assert max(exchange_sms) == 32
+    assert max(exchange_sms) >= 26
     assert any("skewed" in group.name for group in chosen)
     assert any(group.launch == "eager" for group in chosen)
 
@@ -79,7 +79,7 @@ def test_unseen_cases_hold_one_gpu_too_and_are_what_the_seed_draws() -> None:
         assert group.deployment.experts_per_rank == 64
     seen = {(g.batch.phase, g.batch.tokens) for g in known(CASES)}
     assert not seen & {(g.batch.phase, g.batch.tokens) for g in known(UNSEEN)}
-    assert "\n".join(lines(30, 8)) + "\n" == UNSEEN.read_text(encoding="utf-8")
+    assert "\n".join(lines(44, 44)) + "\n" == UNSEEN.read_text(encoding="utf-8")
 
 
 def test_the_committed_predictions_are_of_these_cases() -> None:
@@ -221,8 +221,8 @@ def test_a_probed_group_is_predicted_again_with_its_host_and_no_other() -> None:
     machine = load_machine(PROFILES[2])
     public = load_machine(PUBLIC)
     names = (
-        "decode 58 tokens 1280 KV",
-        "decode 62 tokens 5888 KV eager",
+        "decode 68 tokens 3584 KV",
+        "decode 44 tokens 5376 KV eager",
         "prefill 2048 tokens 12 SMs",
     )
     chosen = [g for g in (*known(UNSEEN), *known(CASES)) if g.name in names]

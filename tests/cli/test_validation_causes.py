@@ -18,12 +18,12 @@ def case(error: float, group: str = "prefill") -> Case:
 
 def test_errors_are_told_by_what_limits_a_case() -> None:
     prefill = [
-        Explained(case(error), None, 1.0, 0.003, 0.001) for error in (0.02, -0.03, 0.04, -0.1)
+        Explained(case(error), None, 1.0, 0.003, 0.001, 0.002) for error in (0.02, -0.03, 0.04, -0.1)
     ]
     eager = replace(prefill[0], case=case(0.5, "decode eager"), bound=2.0)
     graph = replace(prefill[0], case=case(0.01, "decode"), bound=2.0)
     table = rows([*prefill, eager, graph])
-    rest = "| 0.3%, 0.3% | 0.1%, 0.1% | 0.1%, 0.1% |"
+    rest = "| 0.3%, 0.3% | 0.1%, 0.1% | 0.2%, 0.2% | 0.2%, 0.2% |"
     assert f"| op by op, GPU-bound | 4 | 3.5%, 10.0% {rest}" in table
     assert f"| op by op, host-bound | 1 | 50.0%, 50.0% {rest}" in table
     assert f"| decode, graph | 1 | 1.0%, 1.0% {rest}" in table
@@ -31,11 +31,11 @@ def test_errors_are_told_by_what_limits_a_case() -> None:
 
 def test_a_disturbed_host_is_told_by_the_fastest_repeat() -> None:
     slow = replace(case(0.0), times_ns=(100, 150, 160))
-    assert Explained(slow, 0.5, 2.0, 0.0, -0.3).against_fastest == pytest.approx(0.05)
+    assert Explained(slow, 0.5, 2.0, 0.0, -0.4, -0.3).against_fastest == pytest.approx(0.05)
 
 
 def test_the_slower_rank_is_told_where_it_was_kept() -> None:
-    known = Explained(case(0.1), 0.5, 2.0, 0.0, 0.0, slower=1.908)
+    known = Explained(case(0.1), 0.5, 2.0, 0.0, 0.0, 0.0, slower=1.908)
     found = each([known, replace(known, case=case(0.05), slower=None)])
     assert found[0].split("|")[4].strip() == "slowest rank over rank 0"
     assert [row.split("|")[4].strip() for row in found[2:]] == ["1.91", "–"]
