@@ -245,22 +245,24 @@ def _families(points: Iterable[MeasuredPoint]) -> dict[tuple[object, ...], list[
 
 def _read(values: Mapping[Coordinates, float], at: Coordinates) -> _Reading:
     """Interpolation coordinate by coordinate, the first one outermost: between the two places around
-    `at`, or at the nearest place."""
+    `at`, or at the nearest place. Places that know the other coordinates only beyond their points (a size
+    that was measured on few SMs, say) do not count where others know them."""
     if not at:
         (value,) = values.values()
         return _Reading(value, "point")
     slices: dict[float, dict[Coordinates, float]] = {}
     for place, value in values.items():
         slices.setdefault(round(place[0], 9), {})[place[1:]] = value
-    places = sorted(slices)
+    read = {place: _read(known, at[1:]) for place, known in slices.items()}
+    places = sorted([p for p in read if read[p].where != "outside"] or read)
     i = bisect_left(places, at[0] - _SAME)
     if i < len(places) and abs(places[i] - at[0]) <= _SAME:
-        return _read(slices[places[i]], at[1:])
+        return read[places[i]]
     if i in (0, len(places)):
         edge = places[min(i, len(places) - 1)]
-        near = _read(slices[edge], at[1:])
+        near = read[edge]
         return _Reading(near.value, "outside" if abs(edge - at[0]) > _REACH else _not_point(near))
-    low, high = _read(slices[places[i - 1]], at[1:]), _read(slices[places[i]], at[1:])
+    low, high = read[places[i - 1]], read[places[i]]
     share = (at[0] - places[i - 1]) / (places[i] - places[i - 1])
     outside = "outside" in (low.where, high.where)
     value = low.value + share * (high.value - low.value)

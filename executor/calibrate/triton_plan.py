@@ -4,8 +4,17 @@ sends of the combine on few SMs that poll signals, as single-batch overlap asks 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
-from executor.calibrate.plan import DECODE_TOKENS, KV_TOKENS, SPLITS, Task, task
+from executor.calibrate.plan import (
+    DECODE_TOKENS,
+    KV_TOKENS,
+    SPLITS,
+    WARM_SMS,
+    WARM_TOKENS,
+    Task,
+    task,
+)
 
 # Splits as in `executor.calibrate.plan`: SMs of the exchange, and the cap of the GEMMs beside it.
 QUICK_SPLITS = ((8, 0), (8, 124), (24, 108), (32, 100))
@@ -60,6 +69,8 @@ def _prefill(quick: bool) -> Iterator[Task]:
     for num_sms, cap in QUICK_SPLITS if quick else SPLITS:
         for tokens in QUICK_PREFILL_TOKENS if quick else PREFILL_TOKENS:
             yield task("layers", phase="prefill", tokens=tokens, num_sms=num_sms, cap=cap)
+    for num_sms, tokens in () if quick else product(WARM_SMS, WARM_TOKENS):
+        yield task("layers", phase="prefill", tokens=tokens, num_sms=num_sms, cap=0)
 
 
 def _beside(quick: bool, *, normal: bool) -> Iterator[Task]:

@@ -18,7 +18,8 @@ def case(error: float, group: str = "prefill") -> Case:
 
 def test_errors_are_told_by_what_limits_a_case() -> None:
     prefill = [
-        Explained(case(error), None, 1.0, 0.003, 0.001, 0.002) for error in (0.02, -0.03, 0.04, -0.1)
+        Explained(case(error), None, 1.0, 0.003, 0.001, 0.002)
+        for error in (0.02, -0.03, 0.04, -0.1)
     ]
     eager = replace(prefill[0], case=case(0.5, "decode eager"), bound=2.0)
     graph = replace(prefill[0], case=case(0.01, "decode"), bound=2.0)

@@ -180,6 +180,28 @@ def test_sizes_that_differ_by_a_draw_are_one_size() -> None:
     assert found.ns == pytest.approx(wanted.ns, rel=0.01) and found.label == "interpolated"
 
 
+def test_a_size_that_is_known_on_other_sms_only_is_no_neighbour() -> None:
+    """A send takes a third as long on 32 SMs as on 8. 960 copies are known on 8 only, 400 and 2000 on both:
+    1000 copies on 32 lie between these."""
+
+    def send(copies: int) -> Work:
+        return work(
+            "combine_send", copies=copies, ep_size=2, nodes=1, payload=14336, combine=1, experts=64
+        )
+
+    def ns(copies: int, sms: int) -> float:
+        return copies * (300.0 if sms == 8 else 100.0)
+
+    sizes = [(copies, sms) for copies in (400, 2000) for sms in (8, 32)]
+    points = [MeasuredPoint(send(c), s, ns(c, s)) for c, s in [*sizes, (960, 8)]]
+    grid = Grid(kind="wave")
+    base = load_machine("h200-2x-nvlink").costs
+    costs = PointCosts(base, points, {"combine_send": grid}, {})
+    for sms in (8, 32):
+        found = costs.alone(send(1000), grid, sms)
+        assert found.ns == pytest.approx(ns(1000, sms), rel=0.05), sms
+
+
 def grouped(rows: int) -> Work:
     """32 experts that have as many rows each as 128 divides."""
     each = [rows // 32 // 128 * 128] * 32
