@@ -28,6 +28,8 @@ from models.work import Grid, Work
 
 Coordinates = tuple[float, ...]
 _SAME = 1e-6
+# Coordinates from a kernel's last size on: that size and the SMs.
+LAST_SIZE = 2
 # Places this close to the last point (in log) are still read from it.
 _REACH = 0.07
 # Between points the time of a round is interpolated: grouped GEMMs of contiguous rows, whole sizes left out on
@@ -245,8 +247,8 @@ def _families(points: Iterable[MeasuredPoint]) -> dict[tuple[object, ...], list[
 
 def _read(values: Mapping[Coordinates, float], at: Coordinates) -> _Reading:
     """Interpolation coordinate by coordinate, the first one outermost: between the two places around
-    `at`, or at the nearest place. Places that know the other coordinates only beyond their points (a size
-    that was measured on few SMs, say) do not count where others know them."""
+    `at`, or at the nearest place. SMs are the last one: sizes that were measured on fewer or on more only
+    do not count where others were measured on both sides of them."""
     if not at:
         (value,) = values.values()
         return _Reading(value, "point")
@@ -254,14 +256,15 @@ def _read(values: Mapping[Coordinates, float], at: Coordinates) -> _Reading:
     for place, value in values.items():
         slices.setdefault(round(place[0], 9), {})[place[1:]] = value
     read = {place: _read(known, at[1:]) for place, known in slices.items()}
-    places = sorted([p for p in read if read[p].where != "outside"] or read)
+    near = [p for p, known in slices.items() if len(at) == LAST_SIZE and _spans(known, at[1:])]
+    places = sorted(near or slices)
     i = bisect_left(places, at[0] - _SAME)
     if i < len(places) and abs(places[i] - at[0]) <= _SAME:
         return read[places[i]]
     if i in (0, len(places)):
         edge = places[min(i, len(places) - 1)]
-        near = read[edge]
-        return _Reading(near.value, "outside" if abs(edge - at[0]) > _REACH else _not_point(near))
+        last = read[edge]
+        return _Reading(last.value, "outside" if abs(edge - at[0]) > _REACH else _not_point(last))
     low, high = read[places[i - 1]], read[places[i]]
     share = (at[0] - places[i - 1]) / (places[i] - places[i - 1])
     outside = "outside" in (low.where, high.where)
@@ -271,6 +274,10 @@ def _read(values: Mapping[Coordinates, float], at: Coordinates) -> _Reading:
 
 def _are_one(one: Coordinates, other: Coordinates) -> bool:
     return all(abs(a - b) <= _REACH for a, b in zip(one, other, strict=True))
+
+
+def _spans(known: Iterable[Coordinates], at: Coordinates) -> bool:
+    return min(known)[0] - _SAME <= at[0] <= max(known)[0] + _SAME
 
 
 def _not_point(reading: _Reading) -> Where:

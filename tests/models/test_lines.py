@@ -202,6 +202,22 @@ def test_a_size_that_is_known_on_other_sms_only_is_no_neighbour() -> None:
         assert found.ns == pytest.approx(ns(1000, sms), rel=0.05), sms
 
 
+def test_sizes_with_as_many_ctas_as_rows_are_read_by_their_rows() -> None:
+    """Norms of few rows hold as many SMs as they have rows, large ones all: on 122 SMs, as many as 120 rows
+    hold, 9000 rows take what larger ones do, four times the time by the row of few."""
+
+    def norm(rows: int) -> Work:
+        return elementwise("norm", rows, 7168, rows * 14336, rows * 14336)
+
+    points = [MeasuredPoint(norm(rows), min(rows, 132), 25.0 * rows) for rows in (24, 120)]
+    points += [MeasuredPoint(norm(rows), 132, 100.0 * rows) for rows in (6000, 12000)]
+    base = load_machine("h200-2x-nvlink").costs
+    costs = PointCosts(base, points, {"norm": Grid()}, {})
+    ratio = base.alone(norm(9000), Grid(), 122).ns / base.alone(norm(9000), Grid(), 132).ns
+    found = costs.alone(norm(9000), Grid(), 122)
+    assert found.ns == pytest.approx(ratio * 100.0 * 9000, rel=0.2)
+
+
 def grouped(rows: int) -> Work:
     """32 experts that have as many rows each as 128 divides."""
     each = [rows // 32 // 128 * 128] * 32
