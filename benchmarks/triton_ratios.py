@@ -31,8 +31,9 @@ from benchmarks.triton_exchange_ratios import (
     NormalCase,
     SignalCases,
 )
-from benchmarks.triton_gemm_ratios import CONTIGUOUS, MASKED, TILINGS, Record, compare
+from benchmarks.triton_gemm_ratios import CONTIGUOUS, MASKED, Record, compare
 from executor.kernel_set import ExecutorError
+from executor.triton_gemm import FEW_ROWS
 
 PARTS = ("low", "normal", "signals", "gemm")
 FAILURES = (RuntimeError, ExecutorError, ValueError, TypeError, AttributeError)
@@ -142,7 +143,7 @@ def main() -> None:
     cases = low(records, ranks) if {"low", "signals"} & set(arguments.parts) else None
     if "signals" in arguments.parts and cases is not None:
         found = cases
-        records.attempt("signals", lambda: SignalCases(found).measure(TILINGS[0]))
+        records.attempt("signals", lambda: SignalCases(found).measure(FEW_ROWS))
     if "normal" in arguments.parts:
         normal(records, ranks)
     if "gemm" in arguments.parts:
