@@ -45,7 +45,7 @@ from schedules.merit import critical_path
 from schedules.program import Op, Program
 from schedules.timeline import Timeline
 from simulator import simulate
-from simulator.load import GUESS, PASSES, bound_works, busy_ns, by_rank
+from simulator.load import CLOSE, GUESS, Loads, bound_works, busy_ns, by_rank, settle
 
 DATA = Path(__file__).with_name("data")
 # What was learnt from the comparison, kept apart from what is computed.
@@ -126,12 +126,16 @@ def as_repeated(program: Program, machine: Machine, rest_ns: int) -> Machine:
     law, works = machine.power, bound_works(program, machine)
     if law is None:
         return machine
-    loads = dict.fromkeys(program.ranks, GUESS)
-    for _ in range(PASSES):
-        timeline = simulate(program, under_loads(machine, loads), fold=False, counters=False)
+
+    def run(loads: Loads) -> Timeline:
+        return simulate(program, under_loads(machine, loads), fold=False, counters=False)
+
+    def read(timeline: Timeline) -> Loads:
         took = makespan_ns(timeline) + rest_ns
-        loads = {rank: busy_ns(own, works, law) / took for rank, own in by_rank(timeline).items()}
-    return under_loads(machine, loads)
+        return {rank: busy_ns(own, works, law) / took for rank, own in by_rank(timeline).items()}
+
+    timeline, _ = settle(run, read, dict.fromkeys(program.ranks, GUESS), CLOSE)
+    return under_loads(machine, read(timeline))
 
 
 def _alone(pair: Pair, parts: Parts, timed: Machine, counts: tuple[int, int]) -> Timeline:

@@ -84,12 +84,17 @@ def predicted(file: Path, profile: str) -> Iterator[str]:
 
 
 def compared(measured: Path, predictions: Path, file: Path) -> Iterator[str]:
-    """Figures of fidelity and tables, in Markdown: as predicted, and with the hosts that were probed.
-    InputError for files of other cases, or a profile that is not the one that was predicted with."""
+    """Figures of fidelity and tables, in Markdown: as predicted, and with the hosts that were probed, as
+    long as the profile is the one that was predicted with. InputError for files of other cases."""
     records, entries, told = matched(predictions, measured)
     own = cases(records, entries)
-    hosted = on_probed_hosts(measured, (file,), _profile(records))
+    try:
+        hosted, changed = on_probed_hosts(measured, (file,), _profile(records)), ""
+    except InputError as error:
+        hosted, changed = own, f"With the probed hosts: not told, {error}"
     yield from (*([told, ""] if told else []), "As predicted:", "", *figures(own), "")
+    if changed:
+        yield from (changed, "")
     if any(case.host is not None for case in hosted):
         yield from ("With the probed hosts:", "", *figures(hosted), "")
     yield from (*table(hosted, own), "")

@@ -44,8 +44,10 @@ from models.work import EXCHANGE_KINDS, Grid
 
 # Forms that stand for many kinds of kernel at once: each measured kind gets its own.
 SHARED_FORMS = ("elementwise", "scatter")
-# Points of a kind that tell what all of it drifts by.
+# Points of a kind that tell what all of it drifts by: a few sizes of one kernel tell of that kernel.
 DRIFT_POINTS = 10
+# Nine in ten points of one set of kernels on GPUs of one model are within 5 %.
+OTHER_KERNELS, ALIKE = 0.5, "points of the same kernels on GPUs of the same model"
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ def _repeat(points: Sequence[MeasuredPoint], earlier: Sequence[MeasuredPoint]) -
     rows = drifts(earlier, points)
     if not rows:
         raise InputError("calibrate", "against", "none of these points", "a point that is in both")
+    if rows[-1].p90 > OTHER_KERNELS:
+        raise InputError("calibrate", "against", f"points {rows[-1].p90:.0%} off", ALIKE)
     counted = [row.ratio for row in rows if row.count >= DRIFT_POINTS] or [rows[-1].ratio]
     return {"repeat": round(max(abs(ratio - 1.0) for ratio in counted), 4)}
 

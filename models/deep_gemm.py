@@ -44,7 +44,8 @@ class _Problem:
 
 
 def deep_gemm_tile(work: Work, sms: int) -> Tile:
-    """Rows and columns of the tile for `work` on at most `sms` SMs; (0, 0) for other than FP8 GEMMs."""
+    """Rows and columns of the tile for `work` on at most `sms` SMs; (0, 0) for other than FP8 GEMMs, and
+    for those without a row."""
     sizes: Mapping[str, int] = dict(work.dims)
     if not work.flops or work.flops[0][0] != "fp8" or "n" not in sizes:
         return NO_TILE
@@ -53,6 +54,8 @@ def deep_gemm_tile(work: Work, sms: int) -> Tile:
         # It is told the rows of an expert that a uniform routing would bring.
         groups = max(1, sizes["experts"])
         rows = max(1, _up(sizes["rows"], groups))
+    if not rows:
+        return NO_TILE
     return _chosen(_Problem(rows, sizes["n"], sizes["k"], groups, sms, work.kind))
 
 

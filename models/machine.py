@@ -156,10 +156,10 @@ class Interference:
     HBM rate over `achievable_hbm_gbps`; one (c0, c1) per communication family. `compute` is the same
     pair for a compute kernel beside communication, `by_kind` replaces it for a kind of work; `rho_cap`
     bounds rho below 1. `by_exchange` replaces a family's pair for one direction: (family, `dispatch` or
-    `combine`, its own SMs, c0, c1), read along the log of the SMs; `by_size` says of a family's direction what other
-    sizes change. `errors` is the relative error of the
-    law by victim: `normal dispatch`, a family, a kind of work, or `compute`. `moved` multiplies the
-    slowdowns of the same victims; none but those of an ensemble are."""
+    `combine`, its own SMs, c0, c1), read along the log of the SMs; `by_size` says of a family's direction
+    what other sizes change. `errors` is the relative error of the law by victim: `normal dispatch`, a
+    family, a kind of work, or `compute`. `moved` multiplies the slowdowns of the same victims; none but
+    those of an ensemble are."""
 
     achievable_hbm_gbps: float
     by_family: tuple[tuple[str, float, float], ...] = ()

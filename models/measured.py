@@ -11,6 +11,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from statistics import median
 
@@ -57,13 +58,13 @@ def percentile(values: Iterable[float], share: float) -> float:
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values have no percentile")
-    return ordered[round(share * (len(ordered) - 1))]
+    return ordered[max(0, ceil(round(share * len(ordered), 6)) - 1)]
 
 
 def spread_of(values: Sequence[float]) -> float:
     """The 10th to 90th percentile over the median, as in `MeasuredPoint.spread`."""
     middle: float = median(values)
-    return (percentile(values, 0.9) - percentile(values, 0.1)) / middle
+    return (percentile(values, 0.9) - percentile(values, 0.1)) / middle if middle else 0.0
 
 
 def point_key(work: Work, sms: int) -> str:

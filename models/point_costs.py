@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -22,7 +22,7 @@ from models.machine import Cost, CostLabel, Costs, Footprint
 from models.measured import BY_BYTES, MeasuredPoint
 from models.tables import Where
 from models.tile_times import TileTimes, elements
-from models.tiling import Tilings, tile_count
+from models.tiling import ONE_SIZE, Tilings, tile_count
 from models.wave_times import WaveTimes
 from models.work import Grid, Work
 
@@ -31,7 +31,7 @@ _SAME = 1e-6
 # Coordinates from a kernel's last size on: that size and the SMs.
 LAST_SIZE = 2
 # Places this close to the last point (in log) are still read from it.
-_REACH = 0.07
+_REACH = ONE_SIZE
 # Between points the time of a round is interpolated: grouped GEMMs of contiguous rows, whole sizes left out on
 # two H200s, are within 0.3 % (51,200 rows; median), 1.4 (27,008) and 5.8 (14,336), in the table's shape
 # within 1.7, 1.6 and 4.2, and too fast at all three. Routing is drawn anew for each point, so that their sizes
@@ -180,7 +180,9 @@ class PointCosts:
                 return by_tiles
         if reading is None:
             return below.ns, None
-        return self._expected(work, grid, sms) * math.exp(reading.value), reading.where
+        ns = self._expected(work, grid, sms) * math.exp(reading.value)
+        another = series.at not in self._sizes.get(series.family, (series.at,))
+        return ns, _not_point(reading) if another else reading.where
 
     def _expected(self, work: Work, grid: Grid, sms: int) -> float:
         """ns without the points' own ratios: by the elements of all rounds of tiles, along the family's
@@ -276,8 +278,9 @@ def _are_one(one: Coordinates, other: Coordinates) -> bool:
     return all(abs(a - b) <= _REACH for a, b in zip(one, other, strict=True))
 
 
-def _spans(known: Iterable[Coordinates], at: Coordinates) -> bool:
-    return min(known)[0] - _SAME <= at[0] <= max(known)[0] + _SAME
+def _spans(known: Collection[Coordinates], at: Coordinates) -> bool:
+    """Whether a size was measured on both sides of so many SMs; one that has as many as it has CTAs was not."""
+    return len(known) > 1 and min(known)[0] - _SAME <= at[0] <= max(known)[0] + _SAME
 
 
 def _not_point(reading: _Reading) -> Where:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.work import GridKind
 
@@ -130,15 +130,22 @@ class SizeSection(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     tokens: Count
-    power: float
+    power: Annotated[float, Field(ge=-2, le=0)]
     least: Count
     most: Count
+
+    @model_validator(mode="after")
+    def _in_order(self) -> SizeSection:
+        if not self.least <= self.tokens <= self.most:
+            raise ValueError("least, tokens and most have to be in this order")
+        return self
 
 
 class InterferenceSection(Section):
     """Slowdown on disjoint SMs, by family of communication and for compute beside it, where `kinds`
     replace `compute` for single kinds of work, and `exchanges` a family for one direction, by the SMs of
-    the exchange, ascending; `sizes` says what other sizes of these change. `errors` is the relative error of the law, by victim."""
+    the exchange, ascending; `sizes` says what other sizes of these change. `errors` is the relative
+    error of the law, by victim."""
 
     achievable_hbm_gbps: Positive
     rho_cap: Annotated[float, Field(gt=0, lt=1)]
@@ -274,8 +281,8 @@ class PointsSection(Section):
     """Measured points in a file beside the profile (`models.measured`). `errors` is the relative error
     of times read between points, by kind of work: four fifths of the points that `held_seed` leaves are
     read closer than that from the others. `repeat` is what the points of a kind together differ by from
-    those of another calibration, of GPUs of the same model (0: there is none). `clocks` says under which SM clock and power they were
-    taken."""
+    those of another calibration, of GPUs of the same model (0: there is none). `clocks` says under which
+    SM clock and power they were taken."""
 
     file: str
     held_seed: Whole

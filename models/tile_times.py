@@ -54,13 +54,15 @@ class _Timed:
 
 class TileTimes:
     """Measured points of the kinds that are read by their tiles; the most that any point draws from HBM
-    is what HBM can give."""
+    is what HBM can give, and the most that any draws for each of its SMs what an SM can take."""
 
     def __init__(self, tilings: Tilings, points: Iterable[MeasuredPoint]) -> None:
         self._tilings = tilings
         self._points: dict[Depth, list[_Timed]] = {}
         points = tuple(points)
         self._hbm_gbps = max((p.work.hbm_bytes / p.ns for p in points), default=0.0) or inf
+        gemms = [p for p in points if p.work.kind in KINDS]
+        self._sm_gbps = max((p.work.hbm_bytes / p.ns / p.sms for p in gemms), default=0.0) or inf
         for point in points:
             if point.work.kind in KINDS and point.tile != NO_TILE:
                 self._points.setdefault(_depth(point.work), []).append(self._timed(point))
@@ -84,9 +86,11 @@ class TileTimes:
         tile = self._tilings.tile(work, sms)
         if not known or not tile_count(work, tile):
             return None
-        if all(point.tile != tile for point in known) and len(known) > len(known[0].terms):
+        same = [point for point in known if point.tile == tile]
+        if not same and len(known) > len(known[0].terms):
             line = nonnegative([point.terms for point in known])
             return float(line @ self._terms(work, tile, sms)), "outside"
+        known = same or known
         computing = _among([p for p in known if not p.streams], work, tile, sms)
         if computing is not None and not self._streams(work, computing[0]):
             return computing
@@ -96,7 +100,8 @@ class TileTimes:
         """Of all rounds of a tile: their number, elements, rows and columns, and the traffic's ns."""
         count = rounds(work, tile, sms)
         sides = count * (tile[0] + tile[1])
-        each = (count, elements(work, tile, sms), sides, work.hbm_bytes / self._hbm_gbps)
+        gbps = min(self._hbm_gbps, self._sm_gbps * min(sms, tile_count(work, tile)))
+        each = (count, elements(work, tile, sms), sides, work.hbm_bytes / gbps)
         return np.array(each, dtype=np.float64)
 
 

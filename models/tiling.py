@@ -12,7 +12,8 @@ from models.work import Work
 
 Place = tuple[float, ...]
 LEAST_ROUNDS = 2
-# Rows, and how far apart (in log) those of one size may be.
+# Rows, and how far apart (in log) those of one size may be: draws of a routing differ by 5 % at most, sizes of a
+# calibration by a quarter or more.
 ROWS, ONE_SIZE = ("m", "padded", "rows"), 0.07
 # A causal kernel's longest tiles take twice the mean, and SMs are free for as long before its end (H200:
 # another kernel gets in 27 us before the end of 387, where the mean tile takes 17).

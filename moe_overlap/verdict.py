@@ -89,8 +89,10 @@ def _exposure(best: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
         return f"{facts} it hides communication and adds no work."
     if hidden > 0:
         return f"{facts} it hides more communication than the work that it adds."
+    if shorter > 0 and hidden < 0:
+        return f"{facts} less is exposed, and paid back in slower or repeated work."
     if shorter > 0:
-        return f"{facts} what {rival['name']} hides, it pays back in slower or repeated work."
+        return f"{facts} as much is exposed, and {rival['name']} does more or slower work."
     if not hidden and not shorter:
         return f"{facts} their layers are alike."
     return f"{facts} what it gains lies outside these layers."

@@ -95,7 +95,7 @@ def _flip(document: Mapping[str, Any], answers: Mapping[str, Any]) -> str:
     if flip is None:
         return (
             f"{document['runner_up']} would not be the faster at any batch, KV length or routing skew "
-            f"within a factor of {factor:g} of these, nor at half or twice the EP size."
+            f"that was tried within a factor of {factor:g} of these, nor at half or twice the EP size."
         )
     return (
         f"Nearest flip: {flip['winner']} would be the faster at {flip['key']} {flip['value']:g} "
