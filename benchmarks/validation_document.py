@@ -279,7 +279,7 @@ def _head(
         f"{facts.get('gpu', '?')} (torch {facts.get('torch', '?')}, CUDA {facts.get('cuda', '?')}, "
         f"{libraries}), production kernels, {found[0].layers} MoE layers of DeepSeek-V3 with 64 "
         f"experts, {' to '.join(map(str, repeats))} repeats each after {WARM_UPS if probed else '2 warm-ups'}, schedules in turn; "
-        "makespan of the slower rank.",
+        "makespan of the slower rank. `tbo@0` is two-batch overlap whose GEMMs have no SM budget.",
         "",
         f"Profiles: {named}, calibrated before; how far they are from what was held out of them, and "
         "from another calibration: `docs/calibration.md`. *Unseen* cases were drawn by a seed "
