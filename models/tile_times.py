@@ -7,9 +7,9 @@ mostly HBM traffic (few rows, all weights) apart from those that compute.
 
 A tile that was not measured is read along a line of its depth: a start, its elements (tensor cores), its
 rows and columns (what they load) and its round's share of the traffic. Whole tiles of dense GEMMs left
-out on two H200s, that is within 5 % (median, 90th percentile 18 %) of those bound by traffic and 7 %
-(19 %) of those that compute; time in proportion to elements, as between points of one tile, was within 2 %
-(79 %) and 18 % (40 %; one four times too long).
+out on two H200s, that is within 7 % (median; 90th percentile 15 %) of those bound by traffic and 8 %
+(20 %) of those that compute; in proportion to elements, as between points of one tile, times were within
+2 % (79 %) and 18 % (40 %; one four times too long).
 """
 
 from __future__ import annotations
@@ -106,16 +106,16 @@ class TileTimes:
 
 
 def _among(known: list[_Timed], work: Work, tile: Tile, sms: int) -> tuple[float, Where] | None:
-    same = [point for point in known if point.tile == tile]
+    """From points that all have this tile, or none."""
     if not known:
         return None
-    value = _at(same or known, _place(work, tile, sms))
-    return exp(value) * elements(work, tile, sms), "inside" if same else "outside"
+    ns = exp(_at(known, _place(work, tile, sms))) * elements(work, tile, sms)
+    return ns, "inside" if known[0].tile == tile else "outside"
 
 
 def _at(points: list[_Timed], at: tuple[float, ...]) -> float:
     """Between points of the next fewer and the next more SMs: a tile takes the longer the more of them
-    compute (256 x 128 at depth 16384: 77 us on 24, 85 on 100, 95 on 132), whatever the rounds."""
+    compute (256 x 128 at depth 16384: 92 to 95 us on 100, 98 to 100 on 132), whatever the rounds."""
     by_sms: dict[float, list[_Timed]] = {}
     for point in points:
         by_sms.setdefault(point.at[0], []).append(point)
