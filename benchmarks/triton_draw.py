@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.validation import PUBLIC, predict
 from benchmarks.validation_cases import LAYERS, groups
-from benchmarks.validation_causes import launched
+from benchmarks.validation_causes import launched, times
 from benchmarks.validation_document import predictors, table
 from benchmarks.validation_draw import KV, SMS, Draw, batches_of
 from benchmarks.validation_files import Record, matched, read
@@ -35,7 +35,7 @@ from benchmarks.validation_outcome import cases, probes_of
 from executor.calibrate.triton_plan import triton_plan
 from models.errors import InputError
 from models.host import on_host, with_host
-from models.machine import HostCosts, Machine
+from models.machine import Machine
 from models.profile import load_machine
 from moe_overlap.gated import makespan_ns
 from moe_overlap.gated import predicted as timeline
@@ -137,8 +137,7 @@ def _hosts(machine: Machine, entry: Mapping[str, Any], schedule: str) -> Iterato
     for some in (probes[:1], probes[1:], probes):
         yield on_host(machine, some)[0]
     own, _ = with_host(machine.host, launched(entry["host"][schedule]))
-    free = HostCosts(tuple((kind, 0) for kind, _ in machine.host.by_class), 0.0)
-    yield from (replace(machine, host=host) for host in (own, free))
+    yield from (replace(machine, host=host) for host in (own, times(own, 0.0)))
 
 
 def main(given: Sequence[str] | None = None) -> None:

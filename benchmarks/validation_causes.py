@@ -72,7 +72,7 @@ def explain(
     `between_ns` [rank]."""
     hosted, ratio = with_host(machine.host, launched(host))
     slower = max(between) / between[0] if between else None
-    ways = (machine.host, hosted, _times(hosted, slower or 1.0), _times(hosted, 0.0))
+    ways = (machine.host, hosted, times(hosted, slower or 1.0), times(hosted, 0.0))
     now, at_host, at_slowest, at_none = (
         _again(case, group, replace(machine, host=way)) for way in ways
     )
@@ -88,7 +88,8 @@ def explain(
     )
 
 
-def _times(host: HostCosts, factor: float) -> HostCosts:
+def times(host: HostCosts, factor: float) -> HostCosts:
+    """A host whose every launch takes so many times as long."""
     return HostCosts(tuple((kind, round(factor * ns)) for kind, ns in host.by_class), host.error)
 
 
@@ -129,6 +130,31 @@ def rows(found: Sequence[Explained]) -> list[str]:
         ]
         cells = [f"{median(way):.1%}, {percentile(way, 0.9):.1%}" for way in ways]
         lines.append(f"| {name} | {len(chosen)} | {' | '.join(cells)} |")
+    return lines
+
+
+def by_bound(found: Sequence[Explained]) -> list[str]:
+    """A row for the programs of two GPUs that the host bounds, and for the others: errors as they were
+    written down, and how many bands hold the measured time."""
+    lines = [
+        "| two GPUs | how many | as written down: median | 90 % | worst | in the band |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    both = [one for one in found if one.case.ranks == 2]
+    parts = {
+        "GPU-bound": [one.case for one in both if one.bound <= HOST_BOUND],
+        "GPU-bound, overlapped": [
+            one.case for one in both if one.bound <= HOST_BOUND and one.case.overlapped
+        ],
+        "host-bound": [one.case for one in both if one.bound > HOST_BOUND],
+    }
+    for name, chosen in parts.items():
+        if chosen:
+            errors = sorted(abs(case.error) for case in chosen)
+            lines.append(
+                f"| {name} | {len(chosen)} | {median(errors):.1%} | {percentile(errors, 0.9):.1%} "
+                f"| {errors[-1]:.1%} | {sum(case.in_band for case in chosen)} |"
+            )
     return lines
 
 
@@ -177,7 +203,7 @@ def main() -> None:
         )
         for case in cases(read(arguments.predicted), entries)
     ]
-    print("\n".join([*rows(found), "", *each(found)]))
+    print("\n".join([*rows(found), "", *by_bound(found), "", *each(found)]))
 
 
 if __name__ == "__main__":

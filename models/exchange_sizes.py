@@ -2,8 +2,7 @@
 
 Of the law of interference the part that goes with the SMs of its neighbours (memory latency) falls with
 the exchange's size, the part that goes with their HBM rate does not. On two H200s, exchanges of 1536, 3072
-and 6144 tokens, each slowdown told by the others: combine's error falls from 11 to 10 % (four fifths; 7 % in
-the records of another pair), dispatch's from 10 to 8 %; with both parts falling it is 11 and 10 %.
+and 6144 tokens, that leaves less error than with both parts falling, or neither (`docs/calibration.md`).
 """
 
 from __future__ import annotations

@@ -279,7 +279,8 @@ def _are_one(one: Coordinates, other: Coordinates) -> bool:
 
 
 def _spans(known: Collection[Coordinates], at: Coordinates) -> bool:
-    """Whether a size was measured on both sides of so many SMs; one that has as many as it has CTAs was not."""
+    """Whether a size was measured on both sides of so many SMs; one that holds as many as it has CTAs
+    was not."""
     return len(known) > 1 and min(known)[0] - _SAME <= at[0] <= max(known)[0] + _SAME
 
 

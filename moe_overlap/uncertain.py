@@ -3,9 +3,9 @@
 One rule for a step that is compared and for a program that is measured behind a gate: kinds of kernels
 err independently, one kind errs alike as far as its error is shared (of two GPUs, say), the same work on as
 many SMs errs alike in how it was read between points, slowdowns err by victim, and ranks that the host
-launches kernel by kernel are up to half a layer apart. What costs and slowdowns change in proportion is told from the critical
-path; an ensemble of machines that err (`moe_overlap.ensemble`) tells what they change beyond that: another
-pattern that overlapped loops lock into.
+launches kernel by kernel are up to half a layer apart. What costs and slowdowns change in proportion is
+told from the critical path; an ensemble of machines that err (`moe_overlap.ensemble`) tells what they
+change beyond that: another pattern that overlapped loops lock into.
 """
 
 from __future__ import annotations

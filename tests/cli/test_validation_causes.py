@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.validation_causes import Explained, each, launched, rows
+from benchmarks.validation_causes import Explained, by_bound, each, launched, rows
 from benchmarks.validation_outcome import Case
 from moe_overlap.uncertain import Prediction
 
@@ -28,6 +28,20 @@ def test_errors_are_told_by_what_limits_a_case() -> None:
     assert f"| op by op, GPU-bound | 4 | 3.5%, 10.0% {rest}" in table
     assert f"| op by op, host-bound | 1 | 50.0%, 50.0% {rest}" in table
     assert f"| decode, graph | 1 | 1.0%, 1.0% {rest}" in table
+
+
+def test_programs_of_two_gpus_are_told_by_whether_the_host_bounds_them() -> None:
+    def of(error: float, bound: float, ranks: int = 2) -> Explained:
+        made = replace(case(error), ranks=ranks)
+        return Explained(made, None, bound, 0.0, 0.0, 0.0)
+
+    table = by_bound([of(0.01, 1.0), of(-0.03, 1.05), of(0.4, 1.06), of(0.9, 2.0, ranks=1)])
+    rest = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table[2:]]
+    assert rest == [
+        ["GPU-bound", "2", "2.0%", "3.0%", "3.0%", "0"],
+        ["GPU-bound, overlapped", "2", "2.0%", "3.0%", "3.0%", "0"],
+        ["host-bound", "1", "40.0%", "40.0%", "40.0%", "0"],
+    ]
 
 
 def test_a_disturbed_host_is_told_by_the_fastest_repeat() -> None:
