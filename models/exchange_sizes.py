@@ -2,7 +2,8 @@
 
 Of the law of interference the part that goes with the SMs of its neighbours (memory latency) falls with
 the exchange's size, the part that goes with their HBM rate does not. On two H200s, exchanges of 1536, 3072
-and 6144 tokens, that leaves less error than with both parts falling, or neither (`docs/calibration.md`).
+and 6144 tokens, that left less error than both parts falling, or neither; what is left is a profile's
+`interference.errors`.
 """
 
 from __future__ import annotations
