@@ -67,6 +67,12 @@ def _after(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def _before(stage, STAGES: gl.constexpr):
+    """The stage before this one."""
+    return gl.where(stage == 0, STAGES - 1, stage - 1)
+
+
+@gluon.jit
 def _start(stages, stage, phase, into, add, HALF: gl.constexpr):
     """A step's product under way, in the registers of `into`, added to them or not.
 
@@ -156,17 +162,16 @@ def _scaled_products(
 @gluon.jit
 def _products(stages, stage, phase, steps, HALF: gl.constexpr, LAYOUT: gl.constexpr):
     """The same of operands without scales, which the tensor cores add up."""
-    full, empty = stages[2], stages[3]
+    STAGES: gl.constexpr = stages[2].shape[0]
+    empty = stages[3]
     total = warpgroup_mma_init(gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT))
-    before = stage
     for step in range(steps):
         total = _start(stages, stage, phase, total, True, HALF)
         total = warpgroup_mma_init(warpgroup_mma_wait(1, deps=(total,)))
-        mbarrier.arrive(empty.index(before), count=1, pred=step > 0)
-        before = stage
-        stage, phase = _after(stage, phase, full.shape[0])
+        mbarrier.arrive(empty.index(_before(stage, STAGES)), count=1, pred=step > 0)
+        stage, phase = _after(stage, phase, STAGES)
     total = warpgroup_mma_wait(0, deps=(total,))
-    mbarrier.arrive(empty.index(before), count=1)
+    mbarrier.arrive(empty.index(_before(stage, STAGES)), count=1)
     return total, stage, phase
 
 
