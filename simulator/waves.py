@@ -72,10 +72,16 @@ class Waves(Kernel):
         """Fix the time of a wave by the SMs held. The last wave may need fewer and keeps the time of
         the waves before it."""
         self._turnover = 0
-        held = min(self.sms, self.most_sms)
+        held = self._whole_sms()
         if held > self._wave_sms or (self.unplaced and 0 < held < self._wave_sms):
             self._wave_sms = held
             self._wave_ns = self._unit(held) / -(-self.pieces // (held * self.per_sm))
+
+    def _whole_sms(self) -> int:
+        """SMs that it holds, no more than its CTAs would fill if it shared none with others: an SM that has
+        room for two of sixteen CTAs is not a whole one."""
+        most = min(self.footprint.ctas, self.most_sms * self.per_sm)
+        return min(self.sms, self.most_sms, -(-self.most_sms * self.width // most))
 
     def recall(self, now: int) -> None:
         """Take back the waves that have not begun. A turnover at this very instant is one at which
