@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from statistics import median
 from typing import Any
 
 from models.calibrated_power import Take, TimedKernels, at_rest, fit_power
-from models.errors import InputError
+from models.calibration_schema import checked
 from models.fit import Beside
 from models.kernel_names import NO_TILE, tile_of
 from models.measured import MeasuredPoint, is_held, point_key, spread_of
@@ -67,8 +66,8 @@ class Records:
 def sorted_out(
     records: Iterable[Mapping[str, Any]], seed: int, source: str, sheet: Sheet | None = None
 ) -> Records:
-    """The records of a calibration; InputError names one that lacks a key. With the GPU's data `sheet`
-    the power law is fitted, and points are times at rest."""
+    """The records of a calibration; InputError names one that is none (`calibration_schema`). With the
+    GPU's data `sheet` the power law is fitted, and points are times at rest."""
     result = Records()
     timed = TimedKernels(sheet)
     slowed: list[Mapping[str, Any]] = []
@@ -76,37 +75,31 @@ def sorted_out(
     trace_gaps: list[float] = []
     launched: dict[str, list[Mapping[str, Any]]] = {}
     reasons: set[str] = set()
-    for number, record in enumerate(records, start=1):
-        try:
-            what = record["what"]
-            if what == "alone":
-                point = _point(record, seed)
-                timed.kernel(record.get("task", ""), point, record.get("runs", 0))
-                launched.setdefault(point.work.kind, []).extend(record.get("launches", ()))
-            elif what == "run":
-                timed.run(record.get("task", ""), *_run(record))
-            elif what == "beside":
-                slowed.append(record)
-            elif what == "gaps":
-                result.gaps_ns |= {name: round(ns) for name, ns in record["ns"].items()}
-            elif what == "host":
-                host.setdefault(record["class"], []).append(record["ns"])
-            elif what == "trace_gap":
-                trace_gaps.append(record["ns"])
-            elif what == "hbm":
-                result.hbm_gbps = max(result.hbm_gbps, record["gbps"])
-            elif what == "hold":
-                result.holds += (record,)
-            elif what == "signals":
-                result.signals += (record,)
-            elif what == "machine":
-                result.machine |= machine_record(record)
-            else:
-                raise InputError(source, f"record {number}", what, "a record of a calibration")
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise InputError(
-                source, f"record {number}", record, f"a record with {error}"
-            ) from error
+    for record in checked(records, source):
+        what = record["what"]
+        if what == "alone":
+            point = _point(record, seed)
+            timed.kernel(record.get("task", ""), point, record.get("runs", 0))
+            launched.setdefault(point.work.kind, []).extend(record.get("launches", ()))
+        elif what == "run":
+            period_ns = record.get("period_ns")
+            timed.run(record.get("task", ""), record["ns"], record["count"], period_ns)
+        elif what == "beside":
+            slowed.append(record)
+        elif what == "gaps":
+            result.gaps_ns |= {name: round(ns) for name, ns in record["ns"].items()}
+        elif what == "host":
+            host.setdefault(record["class"], []).append(record["ns"])
+        elif what == "trace_gap":
+            trace_gaps.append(record["ns"])
+        elif what == "hbm":
+            result.hbm_gbps = max(result.hbm_gbps, record["gbps"])
+        elif what == "hold":
+            result.holds += (record,)
+        elif what == "signals":
+            result.signals += (record,)
+        elif what == "machine":
+            result.machine |= machine_record(record)
         reasons.update(record.get("throttled", ()))
         result.others |= bool(record.get("others"))
     result.footprints = _footprints(launched)
@@ -114,7 +107,7 @@ def sorted_out(
     result.power = fit_power(takes, sheet) if sheet is not None else None
     result.points = _points(takes, result.power)
     beside = _beside_each_other(slowed)
-    result.slowed = tuple(_slowed(r, seed, result.hbm_gbps, source) for r in beside)
+    result.slowed = tuple(_slowed(r, seed, result.hbm_gbps) for r in beside)
     result.host_ns = {name: round(median(values)) for name, values in sorted(host.items())}
     result.host_error = _spread_over_tasks(host.values())
     if trace_gaps and "stream" in result.gaps_ns:
@@ -193,25 +186,12 @@ def work_of(record: Mapping[str, Any]) -> Work:
     )
 
 
-def _run(record: Mapping[str, Any]) -> tuple[float, int, float | None]:
-    """Length, count and period of a task's runs."""
-    period_ns = None if record.get("period_ns") is None else _positive(record, "period_ns")
-    return _positive(record, "ns"), round(_positive(record, "count")), period_ns
-
-
-def _positive(record: Mapping[str, Any], name: str) -> float:
-    value = float(record[name])
-    if not 0.0 < value < inf:
-        raise ValueError(f"{name} above 0 and finite, not {value}")
-    return value
-
-
 def _longest(launches: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return max(launches, key=lambda launch: launch["ns"], default=None)
 
 
 def _footprint(record: Mapping[str, Any]) -> dict[str, int]:
-    return {name: int(record[name]) for name in ("ctas", *RESOURCES)}
+    return {name: record[name] for name in ("ctas", *RESOURCES)}
 
 
 def _point(record: Mapping[str, Any], seed: int) -> MeasuredPoint:
@@ -221,10 +201,10 @@ def _point(record: Mapping[str, Any], seed: int) -> MeasuredPoint:
     return MeasuredPoint(
         work,
         sms,
-        _positive(record, "ns"),
+        float(record["ns"]),
         float(record["spread"]),
-        int(record.get("mhz", 0)),
-        int(record.get("watts", 0)),
+        record.get("mhz", 0),
+        record.get("watts", 0),
         is_held(point_key(work, sms), seed),
         len(launches),
         longest["ctas"] if longest else 0,
@@ -251,36 +231,32 @@ def _merged(same: list[MeasuredPoint]) -> MeasuredPoint:
     )
 
 
-def _slowed(record: Mapping[str, Any], seed: int, achievable: float, source: str) -> Slowed:
+def _slowed(record: Mapping[str, Any], seed: int, achievable: float) -> Slowed:
     """`gbps` is what the aggressor drew; its share of the most that anything drew is rho."""
-    try:
-        key = f"{record['victim']} beside {record['aggressor']}"
-        rho = record["gbps"] / achievable if achievable else 0.0
-        beside = Beside(float(record["slowdown"]), float(record["busy"]), float(rho))
-        return Slowed(
-            record["victim"],
-            record["aggressor"],
-            tuple(record["kinds"]),
-            record["family"],
-            beside,
-            is_held(key, seed),
-            *_exchange_of(record),
-        )
-    except (KeyError, TypeError) as error:
-        raise InputError(source, "beside", record, f"a record with {error}") from error
+    key = f"{record['victim']} beside {record['aggressor']}"
+    rho = record["gbps"] / achievable if achievable else 0.0
+    return Slowed(
+        record["victim"],
+        record["aggressor"],
+        tuple(record["kinds"]),
+        record["family"],
+        Beside(float(record["slowdown"]), float(record["busy"]), float(rho)),
+        is_held(key, seed),
+        *_exchange_of(record),
+    )
 
 
 def _exchange_of(record: Mapping[str, Any]) -> tuple[str, int, int]:
     """Direction, SMs and tokens of a victim that is an exchange; the task names the tokens."""
-    if not record["family"] or "exchange" not in record:
+    if not record["family"] or not record.get("exchange"):
         return "", 0, 0
     sizes = dict(part.split("=", 1) for part in record.get("task", "").split() if "=" in part)
     tokens = int(sizes.get("tokens", 0))
-    return record["exchange"].removesuffix("_ll"), int(record["exchange_sms"]), tokens
+    return record["exchange"].removesuffix("_ll"), record["exchange_sms"], tokens
 
 
 def _waited(record: Mapping[str, Any]) -> bool:
-    if not record.get("family") or "alone_ns" not in record:
+    if not record.get("family") or not record.get("alone_ns"):
         return False
     other_ns, own_ns = record["alone_ns"]
     late_ns = (record["slowdown"] - 1.0) * own_ns
@@ -296,6 +272,6 @@ def _beside_each_other(slowed: Iterable[Mapping[str, Any]]) -> list[Mapping[str,
         record
         for record in slowed
         if record.get("family")
-        or "exchange" not in record
+        or not record.get("exchange")
         or (record.get("aggressor"), record.get("victim")) in ran
     ]

@@ -21,7 +21,7 @@ def tile_of(work: Work, name: str, threads: int) -> Tile:
     groups, and the tile; cuDNN's attention has the queries and keys of a warp group among words, and one
     group that only loads. (0, 0) for other names."""
     sizes = dict(work.dims)
-    if "deep_gemm" in name or "fp8_gemm" in name:
+    if {"n", "k"} <= sizes.keys() and ("deep_gemm" in name or "fp8_gemm" in name):
         return _deep_gemm(name, sizes["n"], sizes["k"])
     if work.kind.startswith("attention") and (found := _SIZES.search(name)):
         return int(found[1]) * max(1, threads // WARP_GROUP - 1), int(found[2])

@@ -25,6 +25,8 @@ COLUMNS = (
 # Columns that files of earlier calibrations lack: 0 there.
 LAUNCH_COLUMNS = ("launches", "ctas", "tile_rows", "tile_columns")
 HELD_SHARE = 0.2
+# No kernel takes longer, and no GPU has more.
+MOST_NS, MOST_SMS = 1e12, 100_000
 # Kernels of one size that differ in what they read and write: their bytes are part of what they are.
 BY_BYTES = ("norm",)
 
@@ -165,7 +167,7 @@ def _point(path: Path, line: int, row: dict[str, str]) -> MeasuredPoint:
     except (TypeError, ValueError) as error:
         raise InputError(str(path), column, row.get(column), "see the header", line) from error
     _check_names(path, line, row, work)
-    if not 0 < values["ns"] < 1e12 or not 1 <= values["sms"] <= 1e5:
+    if not 0 < values["ns"] < MOST_NS or not 1 <= values["sms"] <= MOST_SMS:
         raise InputError(str(path), "ns", row, "a positive time on at least one SM", line)
     return MeasuredPoint(
         work,

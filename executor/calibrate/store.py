@@ -16,18 +16,21 @@ from executor.kernel_set import ExecutorError
 
 Record = Mapping[str, Any]
 
-
 MOST_TRIES = 2
+TASK = 'an object with "task", text, and, once it is done, "records", a list of objects'
 
 
 class Store:
     """The records of one file, by task. ExecutorError names a line that is no task. A task that was
-    begun twice and never done took its process with it; it is `hopeless`."""
+    begun twice and never done took its process with it; it is `hopeless`. A last line that was
+    `cut_off` (0: none was) is left out, and taken away when something is written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._records: dict[str, tuple[Record, ...]] = {}
+        self._lines: dict[str, int] = {}
         self._begun: Counter[str] = Counter()
+        self.cut_off = 0
         if path.exists():
             self._read()
 
@@ -48,6 +51,14 @@ class Store:
             {**record, "task": task} for task, part in self._records.items() for record in part
         )
 
+    def places(self) -> tuple[tuple[int, str], ...]:
+        """Of each of `records` the line of the file that holds it, and its name there."""
+        return tuple(
+            (self._lines.get(task, 0), f"records[{index}]")
+            for task, part in self._records.items()
+            for index in range(len(part))
+        )
+
     def add(self, task: str, records: Iterable[Record]) -> None:
         """Write a finished task's records through to the disk."""
         kept = tuple(records)
@@ -60,27 +71,41 @@ class Store:
         self._begun[task] += 1
 
     def _write(self, entry: Record) -> None:
+        if self.cut_off:
+            kept = self.path.read_text(encoding="utf-8").rpartition("\n")
+            self.path.write_text("".join(kept[:2]), encoding="utf-8")
+            self.cut_off = 0
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, sort_keys=True) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def _read(self) -> None:
-        """Finished tasks; a last line that was cut off is taken away."""
+        """Finished tasks, and a last line that was cut off."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ExecutorError(f"{self.path}: cannot be read: {error}") from error
-        whole, _, rest = text.rpartition("\n")
-        for number, line in enumerate(whole.splitlines(), start=1):
+        whole, end, rest = text.rpartition("\n")
+        lines = whole.split("\n") if end else []
+        for number, line in enumerate(lines, start=1):
             try:
-                entry = json.loads(line)
-                if "records" in entry:
-                    self._records[entry["task"]] = tuple(map(dict, entry["records"]))
-                else:
-                    self._begun[entry["task"]] += 1
-            except (KeyError, TypeError, ValueError) as error:
-                where = f"{self.path}:{number}"
-                raise ExecutorError(f"{where}: not a finished task: {line[:60]!r}") from error
-        if rest:
-            self.path.write_text(whole + "\n" if whole else "", encoding="utf-8")
+                self._take(json.loads(line), number)
+            except (ValueError, RecursionError) as error:
+                raise ExecutorError(
+                    f"{self.path}:{number}: not a finished task: {line[:60]!r}; allowed: {TASK}"
+                ) from error
+        self.cut_off = len(lines) + 1 if rest else 0
+
+    def _take(self, entry: Any, line: int) -> None:
+        """A task that was begun, or is done; ValueError for what is neither."""
+        task = entry.get("task") if isinstance(entry, dict) else None
+        records = entry.get("records") if isinstance(entry, dict) else None
+        if not isinstance(task, str):
+            raise ValueError("no task")
+        if "records" not in entry:
+            self._begun[task] += 1
+        elif isinstance(records, list) and all(isinstance(record, dict) for record in records):
+            self._records[task], self._lines[task] = tuple(records), line
+        else:
+            raise ValueError("no records")

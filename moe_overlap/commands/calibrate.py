@@ -12,6 +12,7 @@ import typer
 from moe_overlap.errors import MachineLacks, Refused, RunFailed
 
 if TYPE_CHECKING:
+    from executor.calibrate.store import Record
     from executor.job import GpuSet
     from models.calibrated_profile import Calibrated
     from models.measured import MeasuredPoint
@@ -86,6 +87,8 @@ def calibrate(
     earlier = _points(against)
     failed: tuple[str, ...] = ()
     if minutes:
+        if store.exists():
+            _records(store)
         scenarios = {"prefill": prefill, "decode": decode}
         asked = Asked(scenarios, minutes, quick, seed, compile_ahead, _on_gpu(kernels), base)
         failed = _measured(store, gpus, asked)
@@ -176,26 +179,37 @@ def _points(file: Path | None) -> tuple[MeasuredPoint, ...]:
     return read_points(file) if file else ()
 
 
+def _records(store: Path) -> tuple[Record, ...]:
+    """The file's records, each of which may be one; a last line that was cut off is told."""
+    from executor.calibrate.store import Store
+    from executor.kernel_set import ExecutorError
+    from models.calibration_schema import checked
+    from moe_overlap.output import tell
+
+    if not store.exists():
+        raise Refused(f"{store}: there are no records to make a profile of")
+    try:
+        kept = Store(store)
+    except ExecutorError as error:
+        raise Refused(str(error)) from error
+    if kept.cut_off:
+        tell([f"{store}:{kept.cut_off}: cut off, so that its task counts as not measured"])
+    return checked(kept.records(), str(store), kept.places())
+
+
 def _fitted(
     store: Path, target: Path, base: str, seed: int, earlier: tuple[MeasuredPoint, ...]
 ) -> Calibrated:
-    from executor.calibrate.store import Store
-    from executor.kernel_set import ExecutorError
     from models.calibrated_profile import base_profile, calibrated
     from models.calibration_records import machine_of, sorted_out
     from models.costs import sheet_of
     from models.profile import load_profile
 
-    if not store.exists():
-        raise Refused(f"{store}: there are no records to make a profile of")
-    try:
-        raw = Store(store).records()
-    except ExecutorError as error:
-        raise Refused(str(error)) from error
+    raw = _records(store)
     if not any(record.get("what") == "alone" for record in raw):
         raise Refused(f"{store}: holds no kernel's time; measure for longer")
     machine = machine_of(raw)
-    base = base or base_profile(str(machine.get("gpu", "")), int(machine.get("ranks", 1)))
+    base = base or base_profile(machine.get("gpu", ""), machine.get("ranks", 1))
     records = sorted_out(raw, seed, str(store), sheet_of(load_profile(base)[0]))
     return calibrated(
         records,

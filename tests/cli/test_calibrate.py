@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from executor.calibrate.store import Store
 from models.calibration_records import work_record
+from models.calibration_schema import checked
 from models.counts import gemm
 from models.errors import InputError
 from models.profile import load_machine
@@ -87,24 +89,111 @@ def test_records_that_are_not_there_or_no_records_are_refused(tmp_path: Path) ->
     assert "no kernel's time" in str(done.exception)
 
 
+WORK = {"kind": "gemm", "dims": {"m": 8, "n": 8, "k": 8}, "flops": {"bf16": 1024}}
+ALONE = {
+    "what": "alone", "sms": 132, "ns": 9.0, "spread": 0.0,
+    "work": WORK | {"read_bytes": 1, "write_bytes": 1},
+}  # fmt: skip
+LAUNCH = {"kernel": "k", "ns": 9, "ctas": "many", "threads": 128, "registers": 0, "smem_bytes": 0}
+HOLD = {
+    "what": "hold", "compute": "dense", "kinds": ["gemm"], "held_sms": 24, "alone_ns": 9, "holds": [[3, 10]],
+    "ctas": 132, "threads": 128, "registers": 1024, "smem_bytes": 0,
+}  # fmt: skip
+BESIDE = {
+    "what": "beside", "victim": "dispatch on 8", "aggressor": "dense", "kinds": [], "family": "normal",
+    "slowdown": 1.2, "busy": 0.5, "gbps": 9.0,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "broken",
+    ("broken", "said"),
     [
-        {"what": "run", "ns": 0, "count": 5},
-        {"what": "run", "ns": 9, "count": 0},
-        {"what": "run", "ns": 9, "count": 5, "period_ns": "later"},
-        {"what": "alone", "work": {"kind": "zebra", "dims": {}, "flops": {}}},
-        "alone",
+        ({"what": "run", "ns": 0, "count": 5}, "ns: 0 is not usable; allowed: greater than 0"),
+        ({"what": "run", "ns": 9, "count": 0}, "count: 0 is not usable"),
+        ({"what": "run", "ns": 9, "count": 5, "period_ns": "later"}, "period_ns: 'later' is not"),
+        (ALONE | {"ns": "12"}, "ns: '12' is not usable; allowed: a valid number"),
+        (ALONE | {"ns": None}, "ns: 'null' is not usable"),
+        (ALONE | {"sms": 0}, "sms: 0 is not usable"),
+        (ALONE | {"spread": float("nan")}, "spread: nan is not usable; allowed: a finite number"),
+        (ALONE | {"work": WORK}, "work.read_bytes: is missing; allowed: all of kind, dims, flops"),
+        (ALONE | {"work": WORK | {"kind": "zebra"}}, "work.kind: 'zebra' is not usable"),
+        (ALONE | {"work": WORK | {"dims": {"m": 0, "n": 8, "k": 8}}}, "allowed: m above 0"),
+        (ALONE | {"work": WORK | {"dims": {"m": 8}}}, "allowed: gemm has k, m, n"),
+        (ALONE | {"work": WORK | {"flops": {}}}, "work.flops: {} is not usable"),
+        (ALONE | {"lunches": []}, "lunches: [] is not usable"),
+        (ALONE | {"launches": [LAUNCH]}, "launches[0].ctas: 'many' is not usable"),
+        ({"what": "host", "class": "gemm", "ns": "fast"}, "ns: 'fast' is not usable"),
+        ({"what": "gaps", "ns": [1, 2]}, "ns: [1, 2] is not usable"),
+        ({"what": "hbm", "gbps": "all"}, "gbps: 'all' is not usable"),
+        (HOLD | {"registers": 10**6}, "registers: 1000000 is not usable"),
+        (HOLD | {"holds": [[0, 9]]}, "holds[0][0]: 0 is not usable"),
+        (BESIDE | {"slowdown": 0}, "slowdown: 0 is not usable"),
+        (BESIDE | {"alone_ns": [1.0]}, "alone_ns: [1.0] is not usable"),
+        (BESIDE | {"exchange": "dispatch"}, "exchange_sms: 'null' is not usable"),
+        ({"what": "machine", "ranks": "two"}, "ranks: 'two' is not usable"),
+        ({"what": "sideways"}, "what: 'sideways' is not usable; allowed: alone, beside"),
+        ({"ns": 3}, "what: is missing"),
+        ("alone", "not a finished task"),
+        ([["what", "machine"]], "not a finished task"),
     ],
 )
-def test_a_record_that_cannot_be_is_refused_with_its_place(tmp_path: Path, broken: object) -> None:
-    store = records(tmp_path / "mine.jsonl")
+def test_a_record_that_cannot_be_is_refused_with_its_place(
+    tmp_path: Path, broken: object, said: str
+) -> None:
+    store, target = records(tmp_path / "mine.jsonl"), tmp_path / "mine.yaml"
+    given = [{"what": "trace_gap", "ns": 1000.0}, broken]
     with store.open("a") as file:
-        file.write(json.dumps({"task": "m=256", "records": [broken]}) + "\n")
+        file.write(json.dumps({"task": "m=256", "records": given}) + "\n")
+    asked = ["calibrate", "-o", str(target), "--minutes", "0", "--records", str(store)]
+    done = RUN.invoke(app, asked)
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception).startswith(f"{store}:8: ")
+    assert said in str(done.exception)
+    assert isinstance(broken, dict) == ("records[1]." in str(done.exception))
+    assert not list(tmp_path.glob("mine*.yaml")) and not list(tmp_path.glob("*.csv"))
+
+
+def test_a_line_within_the_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    store = records(tmp_path / "mine.jsonl")
+    lines = store.read_text().splitlines()
+    store.write_text("\n".join([*lines[:3], lines[3][:50], *lines[4:]]) + "\n")
     asked = ["calibrate", "-o", str(tmp_path / "mine.yaml"), "--minutes", "0"]
     done = RUN.invoke(app, [*asked, "--records", str(store)])
-    assert isinstance(done.exception, InputError | Refused)
-    assert str(store) in str(done.exception)
+    assert isinstance(done.exception, Refused)
+    assert f"{store}:4: not a finished task" in str(done.exception)
+
+
+def test_a_last_line_that_was_cut_off_is_left_out_and_told(tmp_path: Path) -> None:
+    """It is a task that was interrupted; a file that is only read is left as it is."""
+    store = records(tmp_path / "mine.jsonl")
+    cut = store.read_text()[:-20]
+    store.write_text(cut)
+    target = tmp_path / "mine.yaml"
+    asked = ["calibrate", "-o", str(target), "--minutes", "0", "--records", str(store)]
+    done = RUN.invoke(app, asked)
+    assert done.exit_code == 0
+    assert f"{store}:7: cut off" in done.output
+    assert store.read_text() == cut
+    points = [
+        line for line in (tmp_path / "mine.points.csv").read_text().splitlines() if "gemm," in line
+    ]
+    assert len(points) == 5
+
+
+def test_records_are_checked_before_anything_is_measured(tmp_path: Path) -> None:
+    store = tmp_path / "mine.jsonl"
+    store.write_text(json.dumps({"task": "m=256", "records": [ALONE | {"ns": 0}]}) + "\n")
+    asked = ["calibrate", "-o", str(tmp_path / "mine.yaml"), "--minutes", "1"]
+    done = RUN.invoke(app, [*asked, "--records", str(store)])
+    assert isinstance(done.exception, InputError)
+    assert f"{store}:1: records[0].ns: 0 is not usable" in str(done.exception)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_what_calibrations_wrote_passes(gpus: int) -> None:
+    with gzip.open(f"benchmarks/data/calibration_h200_{gpus}x.records.jsonl.gz", "rt") as file:
+        given = [record for line in file for record in json.loads(line).get("records", ())]
+    assert len(checked(given, "kept")) == len(given) > 500
 
 
 def test_records_without_loads_take_no_power_law_from_their_base(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_task_that_fails_is_named_and_the_rest_goes_on(tmp_path: Path) -> None
 def test_a_file_that_is_no_record_is_refused_by_line(tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     good = json.dumps({"task": "gaps", "records": []})
-    for bad in ("nonsense", "[]", "{}", "3"):
+    for bad in ("nonsense", "[]", "{}", "3", '{"task": 3}', '{"task": "a", "records": [[]]}'):
         file.write_text(f"{good}\n{bad}\n{good}\n")
         with pytest.raises(ExecutorError, match=r"records.jsonl:2"):
             Store(file)
