@@ -4,7 +4,7 @@
 
 An experiment on the engine, not on its profile: nothing here goes into a prediction. The host's times are
 those of one more run of the case, by kind of launch, where the profile's are those of the machine that
-was calibrated; what was not timed is scaled as the rest is. They are one rank's (`probe_rank`). How much
+was calibrated; what was not timed is scaled as the rest is. They are one rank's (the last `probe_rank`). How much
 longer the slowest rank took between compute ops than rank 0 is told beside, and what comes out when every
 launch takes so much longer.
 """

@@ -150,13 +150,14 @@ def _case(
 
 
 def probes_of(entry: Mapping[str, Any]) -> tuple[HostProbe, ...]:
-    """The probes of the host before and after a group's repeats; () in files of before there were any."""
+    """The probes of the host beside a group's repeats, of rank 0's where a file does not say whose; () in
+    files of before there were any."""
     found = entry.get("probe", ())
     spreads = entry.get("probe_spread", (0.0,) * len(found))
-    rank = entry.get("probe_rank", 0)
+    ranks = entry.get("probe_rank", (0,) * len(found))
     return tuple(
         HostProbe(tuple(sorted(ns.items())), spread, rank)
-        for ns, spread in zip(found, spreads, strict=True)
+        for ns, spread, rank in zip(found, spreads, ranks, strict=True)
     )
 
 

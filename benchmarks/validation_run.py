@@ -71,7 +71,8 @@ class Bench:
 
     def measure(self, group: Group, repeats: int) -> dict[str, Any]:
         """Makespans of the slowest rank [schedule][repeat] in ns, clocks, the speed of the slowest rank's
-        host before and after them, and of one run each that host's times and all ranks' spans."""
+        host before, after and, where no clock has to settle, between them, and of one run each a host's
+        times and all ranks' spans."""
         from executor.execute import execute
         from executor.host_probe import of_slowest, open_prober
         from executor.peers import gathered
@@ -84,7 +85,7 @@ class Bench:
         clocks: dict[str, list[Any]] = {name: [] for name in programs}
         mhz: dict[str, list[float]] = {name: [] for name in programs}
         gc.collect()
-        before = prober.probe()
+        probes = [prober.probe()]
         gc.disable()
 
         def turn() -> None:
@@ -92,7 +93,10 @@ class Bench:
                 execute(program, sets[name], rank=self.rank)
 
         turns = warm_up(turn, SETTLE_S if large(group) else 0.0)
-        for _ in range(repeats):
+        for repeat in range(repeats):
+            # A probe in between would be a pause, in which a GPU at its power limit recovers.
+            if repeat and not large(group):
+                probes.append(prober.probe())
             for name, program in programs.items():
                 self.clock.start()
                 execute(program, sets[name], rank=self.rank)
@@ -101,8 +105,7 @@ class Bench:
                 samples = session.clocks.samples
                 clocks[name].append(asdict(samples[-1]) if samples else None)
         gc.enable()
-        probes = of_slowest((before, prober.probe()))
-        slowest = probes[0].rank
+        slowest = of_slowest((*probes, prober.probe()))
         hosts = {name: self._host(group, name, sets[name]) for name in programs}
         own_spans = {name: self._spans(group, name, sets[name]) for name in programs}
         sides = gathered((times, own_spans, clocks, mhz, hosts))
@@ -115,10 +118,10 @@ class Bench:
                 for name in programs
             },
             "clocks": {name: [side[2][name] for side in sides] for name in programs},
-            "host": sides[slowest][4],
-            "probe": [dict(probe.ns) for probe in probes],
-            "probe_spread": [probe.spread for probe in probes],
-            "probe_rank": slowest,
+            "host": sides[slowest[-1].rank][4],
+            "probe": [dict(probe.ns) for probe in slowest],
+            "probe_spread": [probe.spread for probe in slowest],
+            "probe_rank": [probe.rank for probe in slowest],
             "warm_ups": turns,
             "sm_mhz": {name: [side[3][name] for side in sides] for name in programs},
             "between_ns": {name: between_ns(found) for name, found in spans.items()},

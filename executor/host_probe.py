@@ -1,7 +1,7 @@
 """How fast this machine's host is right now: what launches of a small sequential program take it.
 
-The program is not the one that is measured: fixed sizes, two layers, op by op. A probe before and one
-after a measurement tell the host's speed beside it, as `models.host` takes it. Every rank has a host of
+The program is not the one that is measured: fixed sizes, two layers, op by op. Probes before, between
+and after repeats tell the host's speed beside them, as `models.host` takes it. Every rank has a host of
 its own, and the slowest rank's decides.
 """
 
@@ -81,10 +81,12 @@ class Prober:
         for _ in range(0 if self._warm else WARM_UPS):
             execute(self.case.program, self.kernels, rank=rank)
         self._warm = True
+        collects = gc.isenabled()
         gc.collect()
         gc.disable()
         timers = [timed_run(self.case.program, self.kernels, rank) for _ in range(RUNS)]
-        gc.enable()
+        if collects:
+            gc.enable()
         found = replace(probe_of(timers, calls=calls), rank=rank)
         if calls and self.case.deployment.a2a.mode == "normal":
             (call,) = dispatch_call(self.session, self.case)
@@ -99,10 +101,10 @@ def probe_of(timers: Sequence[HostTimer], *, calls: bool) -> HostProbe:
 
 
 def of_slowest(probes: Sequence[HostProbe]) -> tuple[HostProbe, ...]:
-    """From this rank's probes beside a measurement those of the rank whose host was the slowest; all
-    ranks call it, and return the same."""
+    """For each of this rank's probes beside a measurement that of the rank whose host was the slowest at
+    that moment; all ranks call it with as many, and return the same."""
     ranks: list[tuple[HostProbe, ...]] = gathered(tuple(probes))
-    return ranks[slowest(ranks)]
+    return tuple(slowest(moment) for moment in zip(*ranks, strict=True))
 
 
 def open_prober(sessions: Sessions, deployment: Deployment, phase: Phase) -> Prober:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import hypot
-from statistics import fmean, median
+from math import hypot, sqrt
+from statistics import median
 
 from models.machine import HostCosts, Machine
 from models.measured import spread_of
@@ -40,32 +40,30 @@ def probed(runs: Sequence[Mapping[str, int]]) -> HostProbe:
     return HostProbe(tuple(ns.items()), round(spread_of(speeds) / 2, 4) if speeds else 0.0)
 
 
-def slowest(ranks: Sequence[Sequence[HostProbe]]) -> int:
-    """Which of the ranks has the slowest host, by the probes [rank] before and after a measurement: the
-    one with the greatest median over the kinds of its mean time over the median rank's. The first of
-    equals. The ranks meet in every exchange, so that this host decides how long a step takes."""
-    means = [mean_of(probes) for probes in ranks]
-    ns = _medians(means)
-    return max(range(len(means)), key=lambda rank: _ratio(means[rank], ns))
+def slowest(ranks: Sequence[HostProbe]) -> HostProbe:
+    """Of the probes of all ranks at one moment that of the slowest host: the one with the greatest median
+    over the kinds of its time over the median rank's. The first of equals. The ranks meet in every
+    exchange, so that this host decides how long a step takes."""
+    ns = middle_of(ranks)
+    return max(ranks, key=lambda probe: _ratio(dict(probe.ns), ns))
+
+
+def middle_of(probes: Iterable[HostProbe]) -> dict[str, int]:
+    """Median ns of each kind over the probes that have it."""
+    return _medians(dict(probe.ns) for probe in probes)
 
 
 def _medians(runs: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Median ns of each kind over the runs that have it."""
-    times = _by_kind(run.items() for run in runs)
+    times: dict[str, list[int]] = {}
+    for run in runs:
+        for kind, ns in run.items():
+            times.setdefault(kind, []).append(ns)
     return {kind: round(median(times[kind])) for kind in sorted(times)}
 
 
 def _ratio(run: Mapping[str, int], ns: Mapping[str, int]) -> float:
     """The run's time over `ns`, median over its kinds; 0 without any."""
     return median(run[kind] / max(1, ns[kind]) for kind in run) if run else 0.0
-
-
-def _by_kind(runs: Iterable[Iterable[tuple[str, int]]]) -> dict[str, list[int]]:
-    times: dict[str, list[int]] = {}
-    for run in runs:
-        for kind, ns in run:
-            times.setdefault(kind, []).append(ns)
-    return times
 
 
 def shared_out(measured: Mapping[str, int]) -> dict[str, int]:
@@ -94,30 +92,26 @@ def with_host(profile: HostCosts, measured: Mapping[str, int]) -> tuple[HostCost
 
 
 def beside(profile: HostCosts, probes: Sequence[HostProbe]) -> tuple[HostCosts, float | None]:
-    """The host by the mean of the probes before and after a case, and its ratio to the profile's.
+    """The host by the median of the probes beside a case, in the order in which they were made, and its
+    ratio to the profile's.
 
     How far other hosts are from the profile's is no part of it. What is left open is how
-    much this one moved, half of the relative difference of the probes, and how much it does so from run
-    to run; they are independent. One probe does not tell the first: then the profile's error stays.
+    much this one moved, and how much it does so from run to run; they are independent. One probe does not
+    tell the first: then the profile's error stays.
     """
-    host, ratio = with_host(profile, mean_of(probes))
+    host, ratio = with_host(profile, middle_of(probes))
     if ratio is None or len(probes) < 2:
         return host, ratio
     return replace(host, error=hypot(moved(probes), max(p.spread for p in probes))), ratio
 
 
-def mean_of(probes: Iterable[HostProbe]) -> dict[str, int]:
-    """Mean ns of each kind over the probes that have it."""
-    times = _by_kind(probe.ns for probe in probes)
-    return {kind: round(fmean(found)) for kind, found in times.items()}
-
-
 def moved(probes: Sequence[HostProbe]) -> float:
-    """Half of the difference of the last probe and the first over their mean, median over the kinds."""
-    first, last = dict(probes[0].ns), dict(probes[-1].ns)
-    ratios = [last[kind] / first[kind] for kind in first if first[kind] and kind in last]
-    ratio = median(ratios) if ratios else 1.0
-    return abs(ratio - 1) / (ratio + 1)
+    """How far the median host is from that of the runs between the probes: two, before and after,
+    leave half of their difference, over their mean; of n it is half the range from the 10th to the 90th
+    percentile of their speeds over the root of n - 1."""
+    ns = middle_of(probes)
+    speeds = [_ratio(dict(probe.ns), ns) for probe in probes]
+    return spread_of(speeds) / 2 / sqrt(len(probes) - 1)
 
 
 def on_host(machine: Machine, probes: Sequence[HostProbe]) -> tuple[Machine, float | None]:

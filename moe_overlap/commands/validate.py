@@ -250,7 +250,7 @@ def _predicted(
     """The prediction for as many layers as were measured, behind a gate as they were; and of what host,
     if it was probed and not the profile's is wanted."""
     from models.errors import InputError
-    from models.host import on_host
+    from models.host import on_host, slowest
     from moe_overlap.gated import makespan_ns, predicted, ungated
     from moe_overlap.prediction import build
     from moe_overlap.uncertain import prediction
@@ -271,5 +271,5 @@ def _predicted(
     found, timeline = prediction(program, machine)
     own = None
     if ratio is not None:
-        own = OwnHost(ratio, probes[0].rank, makespan_ns(predicted(program, profile)))
+        own = OwnHost(ratio, slowest(probes).rank, makespan_ns(predicted(program, profile)))
     return found, ungated(timeline), own
