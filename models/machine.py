@@ -254,7 +254,8 @@ class Machine:
     end each stream of a program's list has, over and over; it counts where `Gaps.turn` is known.
     `flop_dtypes` are those that the GPU has a peak for, () where nothing says it. With a `power` law
     the costs are those at rest, and `loads` are (rank, load), () where they are yet to be found.
-    `unlimited` kinds of kernels heed no budget.
+    `unlimited` kinds of kernels heed no budget. `measured_ranks` are the numbers of ranks between which
+    exchanges were measured, ascending, () where none were.
     """
 
     name: str
@@ -279,6 +280,7 @@ class Machine:
     signalled: tuple[tuple[str, int, int, float], ...] = ()
     power: PowerLaw | None = None
     unlimited: frozenset[str] = frozenset()
+    measured_ranks: tuple[int, ...] = ()
     loads: tuple[tuple[int, float], ...] = ()
 
     def launched(self, work: Work, grid: Grid) -> Grid:

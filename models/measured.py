@@ -17,7 +17,7 @@ from statistics import median
 
 from models.dims import DIMS, FLOP_DTYPES
 from models.errors import InputError, choices
-from models.work import Work
+from models.work import EXCHANGE_KINDS, Work
 
 COLUMNS = (
     "kind", "dims", "flops", "read_bytes", "write_bytes", "sms", "ns", "spread", "mhz", "watts", "held",
@@ -61,6 +61,13 @@ def percentile(values: Iterable[float], share: float) -> float:
     if not ordered:
         raise ValueError("no values have no percentile")
     return ordered[max(0, ceil(round(share * len(ordered), 6)) - 1)]
+
+
+def ranks_of(points: Iterable[MeasuredPoint]) -> tuple[int, ...]:
+    """The numbers of ranks between which these points' exchanges took place, ascending."""
+    sizes = (dict(p.work.dims) for p in points if p.work.kind in EXCHANGE_KINDS)
+    known = (size.get("ep_size", size.get("ranks")) for size in sizes)
+    return tuple(sorted({ranks for ranks in known if ranks is not None}))
 
 
 def spread_of(values: Sequence[float]) -> float:

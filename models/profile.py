@@ -27,7 +27,7 @@ from models.machine import (
     SizeLaw,
     SmResources,
 )
-from models.measured import MeasuredPoint, read_points
+from models.measured import MeasuredPoint, ranks_of, read_points
 from models.point_costs import PointCosts
 from models.power_law import Gain, PowerLaw
 from models.profile_schema import ProfileFile
@@ -339,6 +339,7 @@ def _machine(read: _Files) -> Machine:
         flop_dtypes=tuple(sorted(gpu.peak_tflops)),
         power=_power(profile),
         unlimited=frozenset(k for k, entry in profile.kernels.items() if not entry.budget),
+        measured_ranks=ranks_of(read.points or ()),
     )
 
 

@@ -9,6 +9,7 @@ from models.config import library_models, load_model
 from models.counts import FLOP_DTYPE
 from models.deployment import A2A, A2AMode, Batch, Deployment, Model, Quantization
 from models.errors import InputError
+from models.exchanges import nodes_of
 from models.fusion import Decision
 from models.fusion_deployment import decide_for
 from models.fusion_product import BACKENDS
@@ -87,9 +88,23 @@ class Resolved:
             return ""
         return weights_note(formats.weights, self.deployment.model.quant_method, name)
 
+    def ranks_note(self) -> str:
+        """Where exchanges are priced that were measured between another number of ranks; empty where
+        they were measured between as many, or none were."""
+        machine, ep_size = self.deployment.machine, self.deployment.ep_size
+        if not machine.measured_ranks or ep_size in machine.measured_ranks:
+            return ""
+        nodes = nodes_of(self.deployment)
+        over = f" over {nodes} nodes of {machine.fabric.gpus_per_node}" if nodes > 1 else ""
+        return (
+            f"{machine.name}: exchanges were measured {_between(*machine.measured_ranks)} only; "
+            f"{_between(ep_size)}{over} they are extrapolated: their times are those of the tables that "
+            "the profile builds on, and what slows them is as it was measured"
+        )
+
     def notes(self) -> tuple[object, ...]:
         """What a user should know before trusting a prediction, a line each."""
-        return (*self.idle_keys(), *filter(None, (self.format_note(),)))
+        return (*self.idle_keys(), *filter(None, (self.format_note(), self.ranks_note())))
 
     def idle_keys(self) -> tuple[Idle, ...]:
         """Keys of the scenario that change nothing in it."""
@@ -120,6 +135,12 @@ class Resolved:
         raise ScenarioError(
             "unknown schedule", where=name, allowed=", ".join(names), near=names, word=name
         )
+
+
+def _between(*ranks: int) -> str:
+    if ranks == (1,):
+        return "within 1 rank"
+    return f"between {' and '.join(map(str, ranks))} ranks"
 
 
 def resolve(scenario: Scenario, *, machine: Machine | None = None) -> Resolved:

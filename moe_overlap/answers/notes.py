@@ -17,6 +17,7 @@ from simulator.load import CLOSE
 _FUSION = "shared_experts"
 _VOTE = "tbo.vote"
 _EXCHANGE = "a2a."
+_RANKS = "ranks not measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ def silent_failures(resolved: Resolved, rows: Iterable[Row]) -> tuple[Silent, ..
         found.append(Silent(_FUSION, "fusion", f"{fusion}."))
     if differs := resolved.format_note():
         found.append(Silent("quantization.weights", "checkpoint format", f"{differs}."))
+    if extrapolated := resolved.ranks_note():
+        found.append(Silent("hardware", _RANKS, f"{extrapolated}."))
     for idle in resolved.idle_keys():
         text = f"{shown(idle.value)} has no effect: {idle.why}."
         found.append(Silent(idle.key, "no effect", text))

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 import moe_overlap as mo
+from models.profile import load_machine
 from viz.answers import answers_html
 
 DECODE, PREFILL = "deepseek-v3-h200-ep16-decode", "deepseek-v3-h200-ep8-prefill"
 ONE_NODE = "deepseek-v3-h200-ep8-decode"
+TWO_RANKS = "deepseek-v3-h200-ep2-decode"
 BLACKWELL = "deepseek-v3-gb200-ep48-decode"
 COLLECTIVE = ["a2a.backend=none", "a2a.mode=auto", "phase.decode.batch_per_rank=16"]
 SHALLOW = "model.num_layers=5"
@@ -99,6 +101,31 @@ def test_healthy_scenarios_have_no_note() -> None:
         assert document["notes"] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "machine", "said"),
+    [
+        (ONE_NODE, "h200-2x-nvlink-measured", "between 2 ranks only; between 8 ranks over 4 nodes"),
+        (PREFILL, "h200-2x-nvlink-measured", "between 2 ranks only; between 8 ranks over 4 nodes"),
+        (TWO_RANKS, "h200-1x-measured", "within 1 rank only; between 2 ranks"),
+        (TWO_RANKS, "h200-2x-nvlink-measured", ""),
+        (TWO_RANKS, "h200-2x-nvlink", ""),
+    ],
+)
+def test_exchanges_of_ranks_that_nobody_measured_are_a_note(
+    name: str, machine: str, said: str
+) -> None:
+    document = _compared(name, [f"hardware={machine}"], "tbo")
+    notes = [note for note in document["notes"] if note["rule"] == "ranks not measured"]
+    assert len(notes) == bool(said)
+    assert all(note["schedule"] == "hardware" and said in note["text"] for note in notes)
+    assert ("ranks not measured" in answers_html(document)) == bool(said)
+
+
+def test_a_prediction_of_one_schedule_says_so_too() -> None:
+    sets = ["hardware=h200-2x-nvlink-measured"]
+    assert any("extrapolated" in str(n) for n in mo.resolve(mo.load(ONE_NODE, sets)).notes())
+
+
 def test_experts_that_leave_their_input_alone_have_no_hazard() -> None:
     notes = _compared(BLACKWELL, COLLECTIVE, "sbo")["notes"]
     assert [(note["schedule"], note["rule"]) for note in notes] == [
@@ -144,3 +171,16 @@ def test_loads_that_did_not_settle_are_a_note(layers: int, monkeypatch: pytest.M
     assert {note["rule"] for note in notes} == {"power limit"}
     offs = [float(re.findall(r"load is ([0-9.]+) off", note["text"])[0]) for note in notes]
     assert all(0.005 <= off < 1 for off in offs)
+
+
+def test_what_the_note_says_of_exchanges_that_nobody_measured_is_so() -> None:
+    """Between eight ranks they take as long as on the profile below, between two they do not."""
+    below = load_machine("h200-2x-nvlink")
+    for name, same in ((PREFILL, True), ("deepseek-v3-h200-ep2-prefill", False)):
+        resolved = mo.resolve(mo.load(name, ["hardware=h200-2x-nvlink-measured"]))
+        measured, program = resolved.deployment.machine, mo.build(resolved, "baseline", layers=1)
+        works = {op.work for op in program.launches(0) if op.work.kind in ("dispatch", "combine")}
+        assert len(works) == 2
+        for work in works:
+            times = {m.costs.alone(work, m.grid(work.kind), 20).ns for m in (measured, below)}
+            assert len(times) == (1 if same else 2)
