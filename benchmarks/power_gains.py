@@ -4,10 +4,10 @@
     python -m benchmarks.power_gains table benchmarks/data/power_gains_h200.jsonl
 
 Attention, a dense and a grouped GEMM run in turn for two seconds a setting, back to back or with a rest
-behind each turn in which the GPU sleeps or streams through HBM, so that from 1 to about 0.55 of the time goes to
-arithmetic. Kernels are timed between events once the power control has settled, the SMs' clock is counted by
-their own cycles. `measure` adds a line a setting; `table` prints, for each GPU of a file, clocks, times and the
-gains of `models.power_law` with them.
+behind so many turns in which the GPU sleeps or streams through HBM, so that from 1 to about 0.55 of the time
+goes to arithmetic. Kernels are timed between events once the power control has settled, the SMs' clock is
+counted by their own cycles. `measure` adds a line a setting; `table` prints, for each GPU of a file, clocks,
+times, and what a straight line says that each kernel saves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,14 +32,17 @@ if TYPE_CHECKING:
 
 # How often each kernel runs in a turn: some ms, shared about equally.
 TURN = {"attention": 6, "dense": 2, "grouped": 1}
-LOADS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.55)
-# The last setting is the first again: what drift there was.
+LOADS = (1.0, 0.9, 0.8, 0.7, 0.6)
+# What the GPU does in a rest, the share of time wanted for arithmetic, turns between two rests. The last
+# setting is the first again: what drift there was.
 SETTINGS = (
-    *(("sleep", load) for load in LOADS),
-    *(("stream", load) for load in LOADS[2:6]),
-    ("sleep", 1.0),
+    *(("sleep", load, 1) for load in LOADS),
+    *(("stream", load, 1) for load in (0.8, 0.6)),
+    *(("sleep", load, 8) for load in LOADS[1:]),
+    *(("sleep", load, 3) for load in (0.8, 0.6)),
+    ("sleep", 1.0, 1),
 )
-SETTLE_S, TIMED_S = 1.4, 0.8
+FIRST_S, SETTLE_S, TIMED_S = 3.0, 1.4, 0.8
 CYCLES_PER_NS = 1.98
 LIMIT_S = 120.0
 
@@ -69,32 +72,40 @@ class Turns:
     def _event(self) -> Any:
         return self.torch.cuda.Event(enable_timing=True)
 
-    def run(self, kind: str, rest_ns: float, seconds: float) -> tuple[dict[str, float], float]:
-        """Turns for so long: median ns of each kernel's call, and the median ns from turn to turn."""
-        marks: list[list[Any]] = []
+    def run(
+        self, kind: str, rest_ns: float, turns: int, seconds: float
+    ) -> tuple[list[dict[str, float]], float]:
+        """So many turns and a rest, over and over: median ns of each kernel's call [turn], and the median ns
+        from one rest to the next."""
+        rounds: list[list[Any]] = []
         began = time.monotonic()
         while time.monotonic() - began < seconds:
-            marks.append(self._turn(kind, rest_ns))
-            # The host stays a few turns ahead, no more.
-            if len(marks) > 8:
-                marks[-8][0].synchronize()
+            rounds.append(self._round(kind, rest_ns, turns))
+            # The host stays a few rounds ahead, no more.
+            if len(rounds) > 4:
+                rounds[-4][0].synchronize()
         self.torch.cuda.synchronize()
-        named = tuple(self.subjects)
-        times = {
-            name: median(m[i].elapsed_time(m[i + 1]) * 1e6 / TURN[name] for m in marks)
-            for i, name in enumerate(named)
-        }
-        periods = [a[0].elapsed_time(b[0]) * 1e6 for a, b in pairwise(marks)]
+        times = [
+            {
+                name: median(
+                    marks[at].elapsed_time(marks[at + 1]) * 1e6 / TURN[name] for marks in rounds
+                )
+                for at, name in enumerate(TURN, start=turn * len(TURN))
+            }
+            for turn in range(turns)
+        ]
+        periods = [a[0].elapsed_time(b[0]) * 1e6 for a, b in pairwise(rounds)]
         return times, median(periods)
 
-    def _turn(self, kind: str, rest_ns: float) -> list[Any]:
+    def _round(self, kind: str, rest_ns: float, turns: int) -> list[Any]:
         marks = [self._event()]
         marks[0].record()
-        for name, subject in self.subjects.items():
-            for _ in range(TURN[name]):
-                subject.call()
-            marks.append(self._event())
-            marks[-1].record()
+        for _ in range(turns):
+            for name, count in TURN.items():
+                for _ in range(count):
+                    self.subjects[name].call()
+                marks.append(self._event())
+                marks[-1].record()
         if kind == "stream":
             for _ in range(round(rest_ns / self.stream_ns)):
                 self.stream()
@@ -110,23 +121,24 @@ def measure(out: Path, gpu: str) -> None:
     rank, ranks, watchdog = joined(LIMIT_S)
     turns = turns_of(rank, ranks, watchdog.beat)
     reader = nvml_reader(rank)
-    turns.run("sleep", 0.0, SETTLE_S)
-    _, busy_ns = turns.run("sleep", 0.0, TIMED_S)
-    for kind, load in SETTINGS:
+    turns.run("sleep", 0.0, 1, FIRST_S)
+    _, busy_ns = turns.run("sleep", 0.0, 1, TIMED_S)
+    for kind, load, length in SETTINGS:
         watchdog.beat(f"{kind} {load}")
-        rest_ns = busy_ns * (1.0 / load - 1.0)
-        turns.run(kind, rest_ns, SETTLE_S)
+        rest_ns = length * busy_ns * (1.0 / load - 1.0)
+        turns.run(kind, rest_ns, length, SETTLE_S)
         with Watch(reader) as watch:
             turns.clock.start()
-            times, period_ns = turns.run(kind, rest_ns, TIMED_S)
+            times, period_ns = turns.run(kind, rest_ns, length, TIMED_S)
             mhz = turns.clock.mhz()
-        busy = sum(TURN[name] * ns for name, ns in times.items())
         state = watch.state
+        busy = sum(TURN[name] * ns for turn in times for name, ns in turn.items())
         entry = {
             "gpu": gpu,
             "rest": kind,
+            "turns": length,
             "load": round(min(1.0, busy / period_ns), 4),
-            "us": {name: round(ns / 1e3, 2) for name, ns in times.items()},
+            "us": [{name: round(ns / 1e3, 2) for name, ns in turn.items()} for turn in times],
             "mhz": round(mhz),
             "watts": state.watts if state else 0,
             "celsius": state.celsius if state else 0,
@@ -160,19 +172,26 @@ def turns_of(rank: int, ranks: int, beat: Callable[[str], None]) -> Turns:
 
 
 def table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Clock at full load and times over those at full load, for each GPU, kind of rest and load; then what a
-    straight line through the sleeping ones says that each kernel saves for a unit of rest."""
-    told = ["GPU  rest    load   MHz  W    " + "  ".join(f"{name:>9}" for name in TURN)]
+    """Clock, and times over those at full load, for each GPU and setting: mean over the turns, and of the first
+    turn behind a rest. Then what a straight line through the loads with one turn between rests in which the GPU
+    sleeps says that each kernel saves for a unit of rest."""
+    told = [
+        "GPU  rest   turns  load   MHz    W   "
+        + "  ".join(f"{name:>9}" for name in TURN)
+        + "   first turn behind the rest"
+    ]
     for gpu, own in groupby(entries, key=lambda entry: entry["gpu"]):
         rows = list(own)
-        full = rows[0]
+        full = {name: mean_us(rows[-1], name) for name in TURN}
         for row in rows:
-            ratios = "  ".join(f"{row['us'][n] / full['us'][n]:9.3f}" for n in TURN)
+            ratios = "  ".join(f"{mean_us(row, n) / full[n]:9.3f}" for n in TURN)
+            first = "  ".join(f"{row['us'][0][n] / full[n]:9.3f}" for n in TURN)
             told.append(
-                f"{gpu:4} {row['rest']:6} {row['load']:5.2f}  {row['mhz']:4}  {row['watts']:3}  {ratios}"
+                f"{gpu:4} {row['rest']:6} {row['turns']:5}  {row['load']:4.2f}  {row['mhz']:4}  "
+                f"{row['watts']:3}   {ratios}   {first if row['turns'] > 1 else ''}"
             )
-        sleeping = [row for row in rows if row["rest"] == "sleep"]
-        shares = {name: gained(sleeping, name) for name in TURN}
+        short = [row for row in rows if row["rest"] == "sleep" and row["turns"] == 1]
+        shares = {name: gained(short, name) for name in TURN}
         told.append(
             f"{gpu:4} saves for each unit of rest, up to where its clock is highest: "
             + ", ".join(f"{n} {s:.2f} (to {most:.2f})" for n, (s, most) in shares.items())
@@ -180,12 +199,17 @@ def table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return told
 
 
+def mean_us(row: Mapping[str, Any], name: str) -> float:
+    """Mean over the turns."""
+    return fmean(turn[name] for turn in row["us"])
+
+
 def gained(rows: Iterable[Mapping[str, Any]], name: str) -> tuple[float, float]:
     """(share, most) with which `1 - share * min(rest, most)` is nearest to a kernel's times over those at
     full load."""
     found = list(rows)
     rest = np.array([1.0 - row["load"] for row in found])
-    us = np.array([row["us"][name] for row in found])
+    us = np.array([mean_us(row, name) for row in found])
     best = (np.inf, 0.0, 0.0)
     for most in np.linspace(0.05, 0.45, 41):
         counted = np.minimum(rest, most)
