@@ -4,10 +4,10 @@
     python -m benchmarks.power_gains table benchmarks/data/power_gains_h200.jsonl
 
 Attention, a dense and a grouped GEMM run in turn for two seconds a setting, back to back or with a rest
-behind so many turns in which the GPU sleeps or streams through HBM, so that from 1 to about 0.55 of the time
-goes to arithmetic. Kernels are timed between events once the power control has settled, the SMs' clock is
-counted by their own cycles. `measure` adds a line a setting; `table` prints, for each GPU of a file, clocks,
-times, and what a straight line says that each kernel saves.
+behind so many turns in which the GPU sleeps or streams through HBM with all or a few SMs, so that from 1 to
+about 0.55 of the time goes to arithmetic. Kernels are timed between events once the power control has settled,
+the SMs' clock is counted by their own cycles. `measure` adds a line a setting; `table` prints, for each GPU of
+a file, clocks, times, and what a straight line says that each kernel saves.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ LOADS = (1.0, 0.9, 0.8, 0.7, 0.6)
 # setting is the first again: what drift there was.
 SETTINGS = (
     *(("sleep", load, 1) for load in LOADS),
-    *(("stream", load, 1) for load in (0.8, 0.6)),
-    *(("sleep", load, 8) for load in LOADS[1:]),
-    *(("sleep", load, 3) for load in (0.8, 0.6)),
+    *((rest, load, 1) for rest in ("stream", "few", "some") for load in (0.8, 0.6)),
+    *((rest, load, 8) for rest in ("sleep", "few", "some") for load in (0.8, 0.6)),
     ("sleep", 1.0, 1),
 )
+# SMs that stream in a rest: all, and as few as an exchange has.
+STREAMING = {"few": 8, "some": 32}
 FIRST_S, SETTLE_S, TIMED_S = 3.0, 1.4, 0.8
 CYCLES_PER_NS = 1.98
 LIMIT_S = 120.0
@@ -50,14 +51,16 @@ LIMIT_S = 120.0
 class Turns:
     """The kernels of one GPU, in turn, and a rest behind them."""
 
-    def __init__(self, subjects: Mapping[str, Subject], stream: Callable[[], Any]) -> None:
+    def __init__(
+        self, subjects: Mapping[str, Subject], streams: Mapping[str, Callable[[], Any]]
+    ) -> None:
         import torch
 
         from benchmarks.sm_clock import SmClock
 
-        self.torch, self.subjects, self.stream = torch, subjects, stream
+        self.torch, self.subjects, self.streams = torch, subjects, streams
         self.clock = SmClock()
-        self.stream_ns = self._alone(stream)
+        self.stream_ns = {name: self._alone(call) for name, call in streams.items()}
 
     def _alone(self, call: Callable[[], Any], count: int = 20) -> float:
         start, end = self._event(), self._event()
@@ -106,9 +109,9 @@ class Turns:
                     self.subjects[name].call()
                 marks.append(self._event())
                 marks[-1].record()
-        if kind == "stream":
-            for _ in range(round(rest_ns / self.stream_ns)):
-                self.stream()
+        if kind in self.streams:
+            for _ in range(round(rest_ns / self.stream_ns[kind])):
+                self.streams[kind]()
         elif rest_ns:
             self.torch.cuda._sleep(round(rest_ns * CYCLES_PER_NS))
         return marks
@@ -155,7 +158,7 @@ def turns_of(rank: int, ranks: int, beat: Callable[[str], None]) -> Turns:
     import torch.distributed as dist
 
     from executor.calibrate.cases import DEFAULT_SCENARIOS, put_on
-    from executor.calibrate.subjects import compute_subject
+    from executor.calibrate.subjects import compute_subject, stream_subject
     from executor.sessions import Sessions
     from scenarios import load
     from scenarios.resolve import resolve
@@ -168,7 +171,9 @@ def turns_of(rank: int, ranks: int, beat: Callable[[str], None]) -> Turns:
     beat("compiling")
     for subject in subjects.values():
         subject.call()
-    return Turns(subjects, compute_subject(session, "norm", num_sms, num_sms).call)
+    streams = {"stream": compute_subject(session, "norm", num_sms, num_sms).call}
+    streams |= {name: stream_subject("full", sms).call for name, sms in STREAMING.items()}
+    return Turns(subjects, streams)
 
 
 def table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
