@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from math import log
 
 from moe_overlap.answers.capacity import Operating, Sizes, best_of, largest_batch
-from moe_overlap.answers.flip import Flip, nearest_flip
+from moe_overlap.answers.flip import Flip, Search, nearest_flip
 from moe_overlap.answers.latency import under_limit
 from moe_overlap.fidelity import Fidelity
 from moe_overlap.row import Row
-from moe_overlap.verdict import judge
+from moe_overlap.verdict import CLOSE, judge
 from scenarios.resolve import Resolved
 
 _OCTAVES = {"decode": 2.0, "prefill": 1.0}
@@ -21,7 +21,8 @@ _OCTAVES = {"decode": 2.0, "prefill": 1.0}
 class Answers:
     """Each schedule at its own largest batch and under the limit, the winners, and the nearest flip.
 
-    `octaves` is how far a flip was looked for: None where it was not.
+    `looked` has by key the values at which a flip was looked for, None where it was not; `octaves` is how
+    far they may be.
     """
 
     largest: Mapping[str, Operating] = field(default_factory=dict)
@@ -29,6 +30,7 @@ class Answers:
     under_limit: Mapping[str, Operating] = field(default_factory=dict)
     flip: Flip | None = None
     octaves: float | None = None
+    looked: Mapping[str, tuple[float, ...]] | None = None
 
     @property
     def best_at_largest(self) -> str | None:
@@ -58,13 +60,15 @@ def answers_of(
         )
         within = {name: one for name, one in pairs if one is not None}
     octaves = None if fidelity == "fast" else _OCTAVES[resolved.batch.phase]
-    flip = _flip(resolved, rows, octaves, thorough=fidelity == "full") if octaves else None
-    return Answers(largest, limit_ms, within, flip, octaves)
+    search = _flip(resolved, rows, octaves, thorough=fidelity == "full") if octaves else None
+    if search is None:
+        return Answers(largest, limit_ms, within, None, octaves)
+    return Answers(largest, limit_ms, within, search.flip, octaves, search.looked)
 
 
 def _flip(
     resolved: Resolved, rows: Sequence[Row], octaves: float, *, thorough: bool
-) -> Flip | None:
+) -> Search | None:
     verdict = judge(rows)
     if verdict.best is None or verdict.runner_up is None or verdict.margin_ns is None:
         return None
@@ -75,5 +79,6 @@ def _flip(
         resolved.choice(verdict.runner_up),
         log(steps[verdict.runner_up] / steps[verdict.best]),
         octaves=octaves,
+        close=verdict.verdict == CLOSE,
         thorough=thorough,
     )

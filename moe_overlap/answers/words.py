@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moe_overlap.answers.capacity import MOST_TOKENS, Operating
@@ -48,6 +48,7 @@ def answers_document(
             "instead_of": flip.instead_of,
             "winner": flip.winner,
         },
+        "flip_looked": answers.looked and {k: list(v) for k, v in answers.looked.items()},
         "flip_factor": None if answers.octaves is None else 2**answers.octaves,
     }
     return document
@@ -89,18 +90,29 @@ def shortcuts_line(document: Mapping[str, Any]) -> str:
 
 
 def _flip(document: Mapping[str, Any], answers: Mapping[str, Any]) -> str:
-    flip, factor = answers["flip"], answers["flip_factor"]
-    if factor is None:
+    """The nearest flip that was found, or that none was, and what was looked at."""
+    flip, looked = answers["flip"], answers["flip_looked"]
+    if not looked:
         return ""
     if flip is None:
-        return (
-            f"{document['runner_up']} would not be the faster at any batch, KV length or routing skew "
-            f"that was tried within a factor of {factor:g} of these, nor at half or twice the EP size."
-        )
+        places = ", ".join(f"{key} {_listed(values, 'or')}" for key, values in looked.items())
+        return f"No flip found: {document['runner_up']} would not be the faster at {places}."
     return (
-        f"Nearest flip: {flip['winner']} would be the faster at {flip['key']} {flip['value']:g} "
-        f"instead of {flip['instead_of']:g}."
+        f"Nearest flip found: {flip['winner']} would be the faster at {flip['key']} "
+        f"{_number(flip['value'])} instead of {_number(flip['instead_of'])}; "
+        f"looked at {_listed(looked[flip['key']], 'and')}."
     )
+
+
+def _listed(values: Sequence[float], word: str) -> str:
+    """Numbers in words: commas, and the word before the last."""
+    *first, last = map(_number, values)
+    return f"{', '.join(first)} {word} {last}" if first else last
+
+
+def _number(value: float) -> str:
+    """With commas between thousands, where whole."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
 def _searched(largest: Mapping[str, Any]) -> str:

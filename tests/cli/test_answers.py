@@ -104,16 +104,29 @@ def test_the_flip_flips() -> None:
     at_flip = _steps(
         _document(name, f"phase.decode.batch_per_rank={flip['value']}", fidelity="fast")
     )
-    between = round((flip["value"] * flip["instead_of"]) ** 0.5)
-    before = _steps(_document(name, f"phase.decode.batch_per_rank={between}", fidelity="fast"))
+    looked = document["answers"]["flip_looked"]["batch per rank"]
+    nearer = min(size for size in looked if size > flip["value"])
+    before = _steps(_document(name, f"phase.decode.batch_per_rank={nearer}", fidelity="fast"))
     loser = document["best"]
     assert at_flip[flip["winner"]] < at_flip[loser]
     assert before[flip["winner"]] > before[loser]
-    line = answer_lines(document)[0]
-    assert line == (
-        f"Nearest flip: {flip['winner']} would be the faster at batch per rank {flip['value']} "
-        "instead of 256."
+    *first, last = map(str, looked)
+    assert answer_lines(document)[0] == (
+        f"Nearest flip found: {flip['winner']} would be the faster at batch per rank {flip['value']} "
+        f"instead of 256; looked at {', '.join(first)} and {last}."
     )
+
+
+def test_without_a_flip_all_that_was_looked_at_is_said() -> None:
+    document = _document(EP8)
+    answers = document["answers"]
+    assert answers["flip"] is None
+    line = answer_lines(document)[0]
+    assert line.startswith("No flip found: tbo would not be the faster at batch per rank ")
+    for key, values in answers["flip_looked"].items():
+        assert f"{key} " in line
+        assert all(f"{int(value):,}" in line for value in values if value == int(value))
+    assert {32, 45, 64, 91} <= set(answers["flip_looked"]["batch per rank"])
 
 
 def test_fast_says_nothing_that_it_did_not_look_for() -> None:
