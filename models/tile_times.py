@@ -1,24 +1,27 @@
-"""Times of GEMMs by their tiles: rounds of tiles on the busiest SM, each as long as a tile like it was.
+"""Times of GEMMs by their tiles: the larger of two laws, and what points of the same tile differ from them by.
 
-The time of a tile hardly depends on the rows of the GEMM or on its columns, but on the tile's own size,
-on the depth and on how many SMs compute at once (H200: 40 to 43 us for 256 x 128 at depth 7168, from 768
-to 12288 rows). So points of one depth are read together, whatever their shape, but those whose time is
-mostly HBM traffic (few rows, all weights) apart from those that compute.
+    waits     t0 + bytes w                                           what is read, once
+    computes  t0 + rounds (t1 + depth (elements a + sides b))        tiles of the busiest SM, one by one
 
-A tile that was not measured is read along a line of its depth: a start, its elements (tensor cores), its
-rows and columns (what they load) and its round's share of the traffic. Whole tiles of dense GEMMs left
-out on two H200s, that is within 7 % (median; 90th percentile 15 %) of those bound by traffic and 8 %
-(20 %) of those that compute; in proportion to elements, as between points of one tile, times were within
-2 % (79 %) and 18 % (40 %; one four times too long).
+HBM brings weights and rows once, so that of few rows further rounds of tiles, whose weights are on their
+way already, take what they compute. A tile's elements are what tensor cores do for each step of its depth,
+its sides what it loads. Every point tells of the law that is the larger there, and both are fitted to all
+shapes and depths at once. Whole tiles of dense GEMMs left out on two H200s, that is within 7 % (median;
+90th percentile 18 %), 5 % (16 %) where other depths have the tile; a line of each depth, with the traffic
+added to what computes, was within 8 % (20 %). A ratio to the laws taken from other tiles does not help.
+
+Between points of one tile that the same law decides their ratio to it is read: a tile takes the longer the
+more of them compute (H200: 256 x 128 at depth 16384 92 to 95 us on 100 SMs, 98 to 100 on 132).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import dist, exp, inf, log
 
 import numpy as np
+import numpy.typing as npt
 
 from models.kernel_names import NO_TILE, Tile
 from models.lines import Vector, nonnegative
@@ -34,111 +37,142 @@ KINDS = ("gemm", "grouped_gemm_masked")
 POWER = 4
 # Fewer rows than this fill the tensor cores no less.
 MATH_ROWS = 64
-# A launch whose traffic alone takes this share of its time is bound by it.
+# A launch that reads at this share of the highest rate is first taken to wait.
 BOUND = 0.5
-Depth = tuple[str, str, int]
+Family = tuple[str, str]
+Place = tuple[float, ...]
+# A point's place, and the log of its time over the laws'.
+Ratio = tuple[Place, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What the two laws count of a launch."""
+
+    waits: Vector
+    computes: Vector
 
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A point: where it lies, its tile, the log of its time for each element of a round, whether HBM
-    bounds it, and the terms of a tile's line over its time."""
+    """A point, the depth of its tiles, where it lies among those, and what the laws count."""
 
-    key: str
-    at: tuple[float, ...]
-    tile: Tile
-    value: float
-    streams: bool
-    terms: Vector
+    point: MeasuredPoint
+    depth: int
+    at: Place
+    terms: _Terms
+
+
+@dataclass(frozen=True, slots=True)
+class _Laws:
+    """ns for each term."""
+
+    waits: Vector
+    computes: Vector
+
+    def ns(self, terms: _Terms) -> float:
+        """The larger of the two."""
+        return float(max(self.waits @ terms.waits, self.computes @ terms.computes))
+
+    def streams(self, terms: _Terms) -> bool:
+        """Whether the launch waits longer than it computes."""
+        return bool(self.waits @ terms.waits > self.computes @ terms.computes)
 
 
 class TileTimes:
-    """Measured points of the kinds that are read by their tiles; the most that any point draws from HBM
-    is what HBM can give, and the most that any draws for each of its SMs what an SM can take."""
+    """Measured points of the kinds that are read by their tiles, and the laws of each kind and format."""
 
     def __init__(self, tilings: Tilings, points: Iterable[MeasuredPoint]) -> None:
         self._tilings = tilings
-        self._points: dict[Depth, list[_Timed]] = {}
-        points = tuple(points)
-        self._hbm_gbps = max((p.work.hbm_bytes / p.ns for p in points), default=0.0) or inf
-        gemms = [p for p in points if p.work.kind in KINDS]
-        self._sm_gbps = max((p.work.hbm_bytes / p.ns / p.sms for p in gemms), default=0.0) or inf
+        self._points: dict[Family, list[_Timed]] = {}
         for point in points:
-            if point.work.kind in KINDS and point.tile != NO_TILE:
-                self._points.setdefault(_depth(point.work), []).append(self._timed(point))
-
-    def _timed(self, point: MeasuredPoint) -> _Timed:
-        work, tile, sms = point.work, point.tile, point.sms
-        value = log(point.ns / elements(work, tile, sms))
-        streams = self._streams(work, point.ns)
-        terms = self._terms(work, tile, sms) / point.ns
-        return _Timed(point.key, _place(work, tile, sms), tile, value, streams, terms)
-
-    def _streams(self, work: Work, ns: float) -> bool:
-        return work.hbm_bytes / self._hbm_gbps >= BOUND * ns
+            work, tile, sms = point.work, point.tile, point.sms
+            if work.kind in KINDS and tile != NO_TILE:
+                place, terms = _place(work, tile, sms), _terms(work, tile, sms)
+                timed = _Timed(point, work.dim("k"), place, terms)
+                self._points.setdefault(_family(work), []).append(timed)
+        self._laws = {family: _fitted(known) for family, known in self._points.items()}
 
     def ns(self, work: Work, sms: int, without: str = "") -> tuple[float, Where] | None:
-        """Time on so many SMs, *inside* where the same tile was measured; None where nothing is known.
-        The point called `without` does not count."""
+        """Time on so many SMs, *inside* where the same tile was measured at that depth under the same law;
+        None for a depth that was not measured. The point called `without` does not count."""
         if work.kind not in KINDS:
             return None
-        known = [point for point in self._points.get(_depth(work), ()) if point.key != without]
+        family, depth = _family(work), work.dim("k")
+        every = self._points.get(family, [])
+        known = [timed for timed in every if timed.point.key != without]
         tile = self._tilings.tile(work, sms)
-        if not known or not tile_count(work, tile):
+        if not any(timed.depth == depth for timed in known) or not tile_count(work, tile):
             return None
-        same = [point for point in known if point.tile == tile]
-        if not same and len(known) > len(known[0].terms):
-            line = nonnegative([point.terms for point in known])
-            return float(line @ self._terms(work, tile, sms)), "outside"
-        known = same or known
-        computing = _among([p for p in known if not p.streams], work, tile, sms)
-        if computing is not None and not self._streams(work, computing[0]):
-            return computing
-        return _among([p for p in known if p.streams], work, tile, sms) or computing
-
-    def _terms(self, work: Work, tile: Tile, sms: int) -> Vector:
-        """Of all rounds of a tile: their number, elements, rows and columns, and the traffic's ns."""
-        count = rounds(work, tile, sms)
-        sides = count * (tile[0] + tile[1])
-        gbps = min(self._hbm_gbps, self._sm_gbps * min(sms, tile_count(work, tile)))
-        each = (count, elements(work, tile, sms), sides, work.hbm_bytes / gbps)
-        return np.array(each, dtype=np.float64)
+        laws = self._laws[family] if len(known) == len(every) else _fitted(known)
+        terms = _terms(work, tile, sms)
+        alike = [
+            (timed.at, log(timed.point.ns / laws.ns(timed.terms)))
+            for timed in known
+            if (timed.depth, timed.point.tile) == (depth, tile)
+            and laws.streams(timed.terms) == laws.streams(terms)
+        ]
+        if not alike:
+            return laws.ns(terms), "outside"
+        return laws.ns(terms) * exp(_at(alike, _place(work, tile, sms))), "inside"
 
 
-def _among(known: list[_Timed], work: Work, tile: Tile, sms: int) -> tuple[float, Where] | None:
-    """From points that all have this tile, or none."""
-    if not known:
-        return None
-    ns = exp(_at(known, _place(work, tile, sms))) * elements(work, tile, sms)
-    return ns, "inside" if known[0].tile == tile else "outside"
+def _fitted(known: Sequence[_Timed]) -> _Laws:
+    """The laws of the least relative error, each fitted to the points where it was the larger before, until
+    that helps no more; times in proportion to elements where points are too few or all of one law."""
+    ns = np.array([timed.point.ns for timed in known])[:, None]
+    waits = np.array([timed.terms.waits for timed in known]) / ns
+    computes = np.array([timed.terms.computes for timed in known]) / ns
+    each = 1.0 / float(np.median(computes[:, -2]))
+    laws, least = _Laws(np.zeros(waits.shape[1]), np.array((0.0, 0.0, each, 0.0))), inf
+    streams = waits[:, -1] >= BOUND * waits[:, -1].max()
+    while _enough(waits[streams]) and _enough(computes[~streams]):
+        found = _Laws(nonnegative(list(waits[streams])), nonnegative(list(computes[~streams])))
+        both = waits @ found.waits, computes @ found.computes
+        error = float(np.sum((np.maximum(*both) - 1.0) ** 2))
+        if error >= least:
+            break
+        laws, least, streams = found, error, both[0] > both[1]
+    return laws
 
 
-def _at(points: list[_Timed], at: tuple[float, ...]) -> float:
-    """Between points of the next fewer and the next more SMs: a tile takes the longer the more of them
-    compute (256 x 128 at depth 16384: 92 to 95 us on 100, 98 to 100 on 132), whatever the rounds."""
-    by_sms: dict[float, list[_Timed]] = {}
-    for point in points:
-        by_sms.setdefault(point.at[0], []).append(point)
+def _enough(rows: npt.NDArray[np.float64]) -> bool:
+    """More points than coefficients."""
+    return bool(len(rows) > rows.shape[1])
+
+
+def _terms(work: Work, tile: Tile, sms: int) -> _Terms:
+    """One and the bytes read; one and, of all rounds, their number, elements and sides, the latter two
+    times the depth."""
+    count, depth = rounds(work, tile, sms), work.dim("k")
+    sides = count * (_math_rows(tile) + tile[1])
+    computes = (1.0, count, depth * elements(work, tile, sms), depth * sides)
+    return _Terms(
+        np.array((1.0, work.read_bytes), dtype=np.float64), np.array(computes, dtype=np.float64)
+    )
+
+
+def _at(ratios: Sequence[Ratio], at: Place) -> float:
+    """Between points of the next fewer and the next more SMs, whatever the rounds."""
+    by_sms: dict[float, list[Ratio]] = {}
+    for place, value in ratios:
+        by_sms.setdefault(place[0], []).append((place, value))
     fewer = max((sms for sms in by_sms if sms <= at[0]), default=min(by_sms))
     more = min((sms for sms in by_sms if sms >= at[0]), default=fewer)
     low, high = _weighted(by_sms[fewer], at), _weighted(by_sms[more], at)
     return low if fewer == more else low + (high - low) * (at[0] - fewer) / (more - fewer)
 
 
-def _weighted(points: list[_Timed], at: tuple[float, ...]) -> float:
+def _weighted(ratios: Sequence[Ratio], at: Place) -> float:
     """The mean value, weighted by distance."""
-    total = weights = 0.0
-    for point in points:
-        weight = (dist(point.at, at) + 1e-6) ** -POWER
-        total += weight * point.value
-        weights += weight
-    return total / weights
+    weights = [(dist(place, at) + 1e-6) ** -POWER for place, _ in ratios]
+    total = sum(weight * value for weight, (_, value) in zip(weights, ratios, strict=True))
+    return total / sum(weights)
 
 
-def _place(work: Work, tile: Tile, sms: int) -> tuple[float, ...]:
-    """SMs that compute, rounds, rows and columns of the tile, in logs."""
-    busy = min(sms, tile_count(work, tile))
-    return log(busy), log(rounds(work, tile, sms)), log(_math_rows(tile)), log(tile[1])
+def _place(work: Work, tile: Tile, sms: int) -> Place:
+    """SMs that compute, and rounds of tiles, in logs."""
+    return log(min(sms, tile_count(work, tile))), log(rounds(work, tile, sms))
 
 
 def elements(work: Work, tile: Tile, sms: int) -> float:
@@ -150,6 +184,5 @@ def _math_rows(tile: Tile) -> int:
     return max(MATH_ROWS, tile[0])
 
 
-def _depth(work: Work) -> Depth:
-    sizes: Mapping[str, int] = dict(work.dims)
-    return work.kind, work.flops[0][0], sizes["k"]
+def _family(work: Work) -> Family:
+    return work.kind, work.flops[0][0]

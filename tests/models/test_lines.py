@@ -126,28 +126,49 @@ def test_another_tile_is_read_by_its_area_and_said_to_be_beyond_the_points() -> 
     assert again is not None and again[0] == pytest.approx(points[0].ns)
 
 
-def by_parts(m: int, sms: int) -> MeasuredPoint:
-    """A point whose rounds take 5 us, 1 ns for each element of a tile, and 20 ns for each row and column."""
-    given = gemm(m, 4096, 7168, "fp8_block")
+def by_parts(m: int, sms: int, n: int = 4096, k: int = 7168) -> MeasuredPoint:
+    """A point that takes the longer of 4 us and a ns for each 3000 bytes that it reads, and of 4 us and for
+    each round of tiles 1 us, 0.1 ns for each 1024 elements and 7 ns for each 1024 of rows and columns, at
+    each step of the depth."""
+    given = gemm(m, n, k, "fp8_block")
     tile = deep_gemm_tile(given, sms)
-    each = 5000.0 + max(64, tile[0]) * tile[1] + 20.0 * sum(tile)
-    return MeasuredPoint(given, sms, rounds(given, tile, sms) * each, tile=tile)
+    rows, columns = max(64, tile[0]), tile[1]
+    each = 1000.0 + k / 1024 * (0.1 * rows * columns + 7.0 * (rows + columns))
+    ns = 4000.0 + max(given.read_bytes / 3000.0, rounds(given, tile, sms) * each)
+    return MeasuredPoint(given, sms, ns, tile=tile)
+
+
+def points_by_parts(k: int, n: int) -> list[MeasuredPoint]:
+    rows = (8, 24, 48, 96, 768, 1536, 3072, 6144)
+    return [by_parts(m, sms, n, k) for m in rows for sms in (108, 116, 132)]
 
 
 def test_a_tile_that_nobody_measured_is_read_along_a_line() -> None:
     """86 rows on 100 SMs get a tile that no other size here has."""
     wanted = by_parts(86, 100)
-    others = [(m, sms) for m in (8, 24, 48, 768, 1536, 3072, 6144) for sms in (108, 116, 132)]
-    points = [by_parts(m, sms) for m, sms in others]
+    points = points_by_parts(7168, 4096)
     assert wanted.tile not in {point.tile for point in points}
     found = TileTimes(Tilings(points), points).ns(wanted.work, 100)
     assert found is not None
     assert found[0] == pytest.approx(wanted.ns, rel=0.02) and found[1] == "outside"
 
 
+def test_further_rounds_do_not_wait_for_the_weights_again() -> None:
+    """96 rows of 24576 x 1536 wait for their weights in one round of tiles of 128 x 192; 600 take five of
+    these, and as long as the tiles compute."""
+    points = points_by_parts(1536, 24576)
+    waits, wanted = by_parts(96, 132, 24576, 1536), by_parts(600, 132, 24576, 1536)
+    assert waits.tile == wanted.tile == (128, 192)
+    assert waits.ns == pytest.approx(4000.0 + waits.work.read_bytes / 3000.0)
+    found = TileTimes(Tilings(points), points).ns(wanted.work, 132)
+    assert found is not None
+    assert found[0] == pytest.approx(wanted.ns, rel=0.02)
+    assert found[0] < 3.5 * waits.ns
+
+
 @pytest.mark.parametrize("profile", ["h200-2x-nvlink-measured", "h200-1x-measured"])
 def test_whole_tiles_left_out_are_met(profile: str) -> None:
-    """Each tile of a measured profile from all others: half within 10 %, nine in ten within 30 %."""
+    """Each tile of a measured profile from all others: half within 8 %, nine in ten within 25 %."""
     found = [p for p in read_points(LIBRARY / f"{profile}.points.csv") if p.work.kind == "gemm"]
     tilings, errors = Tilings(found), []
     for tile in {point.tile for point in found} - {NO_TILE}:
@@ -158,7 +179,7 @@ def test_whole_tiles_left_out_are_met(profile: str) -> None:
                 errors.append(abs(read[0] / point.ns - 1))
     errors.sort()
     assert len(errors) > 50
-    assert errors[len(errors) // 2] < 0.10 and errors[len(errors) * 9 // 10] < 0.30
+    assert errors[len(errors) // 2] < 0.08 and errors[len(errors) * 9 // 10] < 0.25
 
 
 def test_sizes_that_differ_by_a_draw_are_one_size() -> None:
@@ -227,11 +248,11 @@ def grouped(rows: int) -> Work:
 
 
 def test_a_launch_that_computes_is_not_read_from_one_that_waits_for_its_weights() -> None:
-    """Both have the tile of 256 x 128; one takes just as long as HBM needs for its bytes."""
-    waits = timed(3072, 132, 0.0)
-    bytes_ns = waits.work.hbm_bytes / 4000.0
-    points = [timed(6144, 132, 42e3), replace(waits, ns=bytes_ns)]
-    times = TileTimes(Tilings(points), points)
-    near = gemm(2944, 4096, 7168, "fp8_block")
-    assert deep_gemm_tile(near, 132) == (256, 128)
-    assert is_read(times, near, 3 * 42e3, "inside")
+    """Both have the tile of 256 x 128; one was held up to three times as long by what it reads."""
+    points = points_by_parts(7168, 4096)
+    near = by_parts(2944, 132)
+    held_up = replace(by_parts(3072, 132), ns=3.0 * near.ns)
+    assert near.tile == held_up.tile == (256, 128)
+    bytes_up = replace(held_up.work, read_bytes=round(3000 * (held_up.ns - 4000.0)))
+    times = TileTimes(Tilings(points), [*points, replace(held_up, work=bytes_up)])
+    assert is_read(times, near.work, near.ns, "inside")
