@@ -22,7 +22,7 @@ from models.machine import Cost, CostLabel, Costs, Footprint
 from models.measured import BY_BYTES, MeasuredPoint
 from models.tables import Where
 from models.tile_times import TileTimes, elements
-from models.tiling import ONE_SIZE, Tilings, tile_count
+from models.tiling import Tilings, are_one_size, tile_count
 from models.wave_times import WaveTimes
 from models.work import Grid, Work
 
@@ -30,12 +30,10 @@ Coordinates = tuple[float, ...]
 _SAME = 1e-6
 # Coordinates from a kernel's last size on: that size and the SMs.
 LAST_SIZE = 2
-# Places this close to the last point (in log) are still read from it.
-_REACH = ONE_SIZE
 # Between points the time of a round is interpolated: grouped GEMMs of contiguous rows, whole sizes left out on
 # two H200s, are within 0.3 % (51,200 rows; median), 1.4 (27,008) and 5.8 (14,336), in the table's shape
 # within 1.7, 1.6 and 4.2, and too fast at all three. Routing is drawn anew for each point, so that their sizes
-# differ a little: those within `_REACH` are one size, lest it be known on few SMs only (16,384 rows on 120
+# differ a little: those within `ONE_SIZE` are one, lest it be known on few SMs only (16,384 rows on 120
 # SMs came out at 665 us from 14,336 on 66 SMs, where 14,208 take 750 on 116; they take 780).
 BY_ROUNDS = ("grouped_gemm_contiguous",)
 _LABELS: Mapping[Where, CostLabel] = {
@@ -226,7 +224,7 @@ class PointCosts:
         """Where a work lies in its series: at the first of the sizes that are one with its own, and SMs."""
         series = series_of(work)
         sizes = self._sizes.get(series.family, ())
-        at = next((size for size in sizes if _are_one(size, series.at)), series.at)
+        at = next((size for size in sizes if are_one_size(size, series.at)), series.at)
         return (*at, math.log(self._held(work, grid, sms)))
 
     def _held(self, work: Work, grid: Grid, sms: int) -> int:
@@ -266,16 +264,13 @@ def _read(values: Mapping[Coordinates, float], at: Coordinates) -> _Reading:
     if i in (0, len(places)):
         edge = places[min(i, len(places) - 1)]
         last = read[edge]
-        return _Reading(last.value, "outside" if abs(edge - at[0]) > _REACH else _not_point(last))
+        close = are_one_size((edge,), at[:1])
+        return _Reading(last.value, _not_point(last) if close else "outside")
     low, high = read[places[i - 1]], read[places[i]]
     share = (at[0] - places[i - 1]) / (places[i] - places[i - 1])
     outside = "outside" in (low.where, high.where)
     value = low.value + share * (high.value - low.value)
     return _Reading(value, "outside" if outside else "inside")
-
-
-def _are_one(one: Coordinates, other: Coordinates) -> bool:
-    return all(abs(a - b) <= _REACH for a, b in zip(one, other, strict=True))
 
 
 def _spans(known: Collection[Coordinates], at: Coordinates) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, dist, log
 
 from models.deep_gemm import deep_gemm_tile
@@ -12,7 +12,7 @@ from models.work import Work
 
 Place = tuple[float, ...]
 LEAST_ROUNDS = 2
-# Rows, and how far apart (in log) those of one size may be: draws of a routing differ by 5 % at most, sizes of a
+# How far apart (in log) the rows of one size may be: draws of a routing differ by 5 % at most, sizes of a
 # calibration by a quarter or more.
 ROWS, ONE_SIZE = ("m", "padded", "rows"), 0.07
 # A causal kernel's longest tiles take twice the mean, and SMs are free for as long before its end (H200:
@@ -99,14 +99,16 @@ def _of_one_size(one: Work, other: Work) -> bool:
         one.kind != other.kind
         or one.flops[0][0] != other.flops[0][0]
         or first.keys() != second.keys()
+        or any(first[name] != second[name] for name in first if name not in ROWS)
     ):
         return False
-    return all(
-        abs(log(first[name] / second[name])) <= ONE_SIZE
-        if name in ROWS
-        else first[name] == second[name]
-        for name in first
-    )
+    rows = [name for name in ROWS if name in first]
+    return are_one_size([log(first[name]) for name in rows], [log(second[name]) for name in rows])
+
+
+def are_one_size(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether two works, whose sizes that vary are given as logs, are taken to be of one size."""
+    return all(abs(a - b) <= ONE_SIZE for a, b in zip(one, other, strict=True))
 
 
 def rounds(work: Work, tile: Tile, sms: int) -> int:
