@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,26 @@ def fit_power(takes: Sequence[Take], sheet: Sheet) -> PowerLaw | None:
     gains = {kind: gain for kind, (gain, _) in fits[most].items() if gain is not None}
     if not gains:
         return None
-    return PowerLaw(round(float(most), 3), tuple(sorted(gains.items())), sheet)
+    found = PowerLaw(round(float(most), 3), tuple(sorted(gains.items())), sheet)
+    loads = [take.load for take in takes if take.load and found.gain(take.point.work)]
+    return replace(found, measured=round(median(loads), 3))
+
+
+def with_errors(law: PowerLaw, other: PowerLaw, points: Iterable[MeasuredPoint]) -> PowerLaw:
+    """The law, whose gains are as uncertain as they differ from those of another calibration: by how much
+    kernels are slower under full load by the other law over this one, less 1, median over these points by
+    kind."""
+    apart: dict[str, list[float]] = {}
+    for point in points:
+        slower = law.slower(point.work, point.ns)
+        if slower > 0.0:
+            ratio = other.slower(point.work, point.ns) / slower
+            apart.setdefault(point.work.kind, []).append(abs(ratio - 1.0))
+    gains = (
+        (kind, replace(gain, error=median(apart[kind]) if kind in apart else 0.0))
+        for kind, gain in law.by_kind
+    )
+    return replace(law, by_kind=tuple(gains))
 
 
 def _groups(takes: Sequence[Take], sheet: Sheet) -> dict[str, list[tuple[Vector, Vector]]]:
@@ -138,7 +158,11 @@ def power_section(
         return None
     kinds = {kind: {"share": 0.0, "ns": 0.0} for kind in (base.kinds if base else ())}
     kinds |= {
-        kind: {"share": round(gain.share, 3), "ns": round(min(gain.ns, 1e9))}
+        kind: {
+            "share": round(gain.share, 3),
+            "ns": round(min(gain.ns, 1e9)),
+            **({"error": round(gain.error, 3)} if gain.error else {}),
+        }
         for kind, gain in law.by_kind
     }
-    return {"most": law.most, "kinds": kinds, "source": source}
+    return {"most": law.most, "measured": law.measured, "kinds": kinds, "source": source}

@@ -27,7 +27,7 @@ from models.calibrated_kernels import (
     add_signals,
     add_tails,
 )
-from models.calibrated_power import power_section
+from models.calibrated_power import power_section, with_errors
 from models.calibration_records import Records
 from models.costs import ProfileCosts, peaks_of
 from models.drift import drifts
@@ -38,6 +38,7 @@ from models.kernel_launches import launches_of
 from models.machine import Costs
 from models.measured import MeasuredPoint, write_points
 from models.point_costs import PointCosts
+from models.power_law import PowerLaw
 from models.profile import POINTS_SUFFIX, library_machines, load_profile
 from models.profile_schema import GapsSection, ProfileFile
 from models.work import EXCHANGE_KINDS, Grid
@@ -51,6 +52,14 @@ OTHER_KERNELS, ALIKE = 0.5, "points of the same kernels on GPUs of the same mode
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """Another calibration: its points, and its power law if it is known."""
+
+    points: Sequence[MeasuredPoint] = ()
+    power: PowerLaw | None = None
+
+
+@dataclass(frozen=True)
 class Calibrated:
     """A profile's two files, and how far it is from what was held out."""
 
@@ -61,6 +70,9 @@ class Calibrated:
     pairs: tuple[HeldOut, ...]
 
 
+NO_OTHER = Earlier()
+
+
 def calibrated(
     records: Records,
     *,
@@ -68,11 +80,11 @@ def calibrated(
     base: str,
     seed: int,
     source: str,
-    earlier: Sequence[MeasuredPoint] = (),
+    earlier: Earlier = NO_OTHER,
 ) -> Calibrated:
-    """The profile called `name` over the library's `base`, which repeats as it differs from the `earlier`
-    points of another calibration. Needs scipy; ValueError without a point, InputError where none of the
-    earlier ones is measured again."""
+    """The profile called `name` over the library's `base`, which repeats as its points and its power law
+    differ from those of an `earlier` calibration. Needs scipy; ValueError without a point, InputError where
+    none of the earlier ones is measured again."""
     if not records.points:
         raise ValueError("a calibration without a single point makes no profile")
     # Records of before there was another set do not name theirs.
@@ -90,14 +102,17 @@ def calibrated(
     _add_forms(content, records.points, profile, source)
     content["interference"] = interference_section(records, source)
     if records.power is not None or profile.power is not None:
-        content["power"] = power_section(records.power, profile.power, source)
+        law = records.power
+        if law is not None and earlier.power is not None:
+            law = with_errors(law, earlier.power, records.points)
+        content["power"] = power_section(law, profile.power, source)
     below = ProfileCosts(profile, tables)
     kernels = held_out_kernels(records.points, below, profile)
     points_file = f"{name}{POINTS_SUFFIX}"
     content["points"] = {
         "file": points_file,
         "held_seed": seed,
-        **_repeat(records.points, earlier),
+        **_repeat(records.points, earlier.points),
         "errors": between_errors(records.points, below, profile),
         "clocks": _clocks(records),
         "source": source,

@@ -47,10 +47,12 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What kernels of one kind save for each unit of rest: a `share` of their time, at most `ns`."""
+    """What kernels of one kind save for each unit of rest: a `share` of their time, at most `ns`; `error`
+    is the relative uncertainty of that."""
 
     share: float
     ns: float
+    error: float = 0.0
 
     def faster(self, full_ns: float, rest: float) -> float:
         """Time in a schedule with this rest, from that under full load."""
@@ -65,11 +67,12 @@ class Gain:
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
     """`by_kind`: the gain of each kind of work that has one; `most`: the largest rest that counts;
-    `sheet`: the data sheet."""
+    `sheet`: the data sheet; `measured`: the load of the layers in which times were taken, median."""
 
     most: float
     by_kind: tuple[tuple[str, Gain], ...]
     sheet: Sheet
+    measured: float = 0.0
 
     def gain(self, work: Work) -> Gain | None:
         """The gain of a work; None where it has none."""
@@ -89,6 +92,19 @@ class PowerLaw:
         if gain is None:
             return ns
         return gain.faster(gain.full(ns, self._rest(load)), self.most)
+
+    def doubt(self, work: Work, ns: float, load: float) -> float:
+        """Relative uncertainty of a work's time in a schedule of this load, from that at rest: what the law
+        makes of the way from the load in which times were taken, as uncertain as its gain is."""
+        gain = self.gain(work)
+        if gain is None:
+            return 0.0
+        taken, here = self.under(work, ns, self.measured), self.under(work, ns, load)
+        return gain.error * abs(here - taken) / here
+
+    def slower(self, work: Work, ns: float) -> float:
+        """By how much a work of this time at rest is slower under full load, relative; 0 without a gain."""
+        return self.under(work, ns, 1.0) / ns - 1.0
 
     def _rest(self, load: float) -> float:
         return min(self.most, max(0.0, 1.0 - load))

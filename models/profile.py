@@ -72,14 +72,25 @@ def load_machine(name: str | Path) -> Machine:
     A profile may say `base: NAME` and give only what differs. InputError names file, line, key,
     value and what is allowed.
     """
+    return _machine(_files(name))
+
+
+def load_calibration(file: Path) -> tuple[tuple[MeasuredPoint, ...], PowerLaw | None]:
+    """The points of a calibrated profile and its power law; InputError for one without points."""
+    read = _files(file)
+    if read.points is None:
+        raise InputError(str(file), "points", None, "the profile of a calibration")
+    return read.points, _power(read.profile)
+
+
+def _files(name: str | Path) -> _Files:
     layers = _layers(_locate(name), ())
     profile = _validated(layers)
     tables = _tables(profile, layers)
     points = None
     if profile.points is not None:
         points = read_points(_points_path(profile.points.file, layers))
-    path, sha256 = layers[-1].path, _sha256(profile, layers)
-    return _machine(_Files(path, sha256, profile, tables, points))
+    return _Files(layers[-1].path, _sha256(profile, layers), profile, tables, points)
 
 
 def load_profile(name: str | Path) -> tuple[ProfileFile, dict[str, tuple[Point, ...]]]:
@@ -349,8 +360,9 @@ def _power(profile: ProfileFile) -> PowerLaw | None:
     gains = sorted(profile.power.kinds.items())
     return PowerLaw(
         profile.power.most,
-        tuple((kind, Gain(gain.share, gain.ns)) for kind, gain in gains),
+        tuple((kind, Gain(gain.share, gain.ns, gain.error)) for kind, gain in gains),
         sheet_of(profile),
+        profile.power.measured,
     )
 
 

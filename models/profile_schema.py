@@ -91,13 +91,15 @@ class GainSection(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     share: NotNegative
     ns: NotNegative
+    error: NotNegative = 0.0
 
 
 class PowerSection(Section):
-    """`models.power_law.PowerLaw`: the largest rest that counts, and what kernels save by kind. Points are
-    then times at rest."""
+    """`models.power_law.PowerLaw`: the largest rest that counts, the load in which times were taken, and what
+    kernels save by kind. Points are then times at rest."""
 
     most: Fraction
+    measured: Annotated[float, Field(ge=0, le=1)] = 0.0
     kinds: dict[str, GainSection]
 
 

@@ -29,6 +29,7 @@ from simulator.bands import band
 from simulator.load import as_loaded
 
 PHASE_SEEDS = range(4)
+POWER = "power limit"
 IN_PHASE = (1.0, 1.0)
 
 
@@ -110,7 +111,8 @@ def patterns(
         member=lambda seed: moved(machine, Draw(seed)),
     )
     doubts = doubts_of(program, machine, in_phase, critical_path(in_phase))
-    doubts.pop(HOST, None)
+    for kept in (HOST, POWER):
+        doubts.pop(kept, None)
     added = [0.0]
     for seed, ns in zip(chosen, spread.makespans_ns[1:], strict=True):
         added.append(ns - in_phase.makespan_ns - Draw(seed).linear(doubts))
@@ -148,6 +150,7 @@ class _SpanCosts:
 
     def __init__(self, program: Program, machine: Machine, timeline: Timeline) -> None:
         self.machine, self.timeline = machine, timeline
+        self.loads = dict(as_loaded(program, machine, timeline).loads)
         self.ops: dict[int, dict[str, Op]] = {}
         for cls in program.classes:
             ops = {op.name: op for op in cls.ops}
@@ -170,6 +173,9 @@ class _SpanCosts:
         yield self.machine.errs_with(op.work), cost.shared
         if cost.own:
             yield own_name(self.machine, op.work, op.grid), cost.own
+        law = self.machine.power
+        if law is not None and law.gain(op.work) is not None and span.rank in self.loads:
+            yield POWER, law.doubt(op.work, cost.ns, self.loads[span.rank])
         near = self.machine.interference
         family = self.families[op.exchange] if op.exchange is not None else ""
         victim = near.victim(family, op.work.kind)

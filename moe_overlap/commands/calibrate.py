@@ -14,8 +14,7 @@ from moe_overlap.errors import MachineLacks, Refused, RunFailed
 if TYPE_CHECKING:
     from executor.calibrate.store import Record
     from executor.job import GpuSet
-    from models.calibrated_profile import Calibrated
-    from models.measured import MeasuredPoint
+    from models.calibrated_profile import Calibrated, Earlier
 
 ProfileOption = Annotated[
     Path, typer.Option("-o", "--output", help="Profile to write (YAML).", show_default=False)
@@ -38,8 +37,8 @@ AgainstOption = Annotated[
     Path | None,
     typer.Option(
         "--against",
-        help="Points (.csv) of another calibration: how far the points of a kind differ together is "
-        "stated as what their errors share.",
+        help="Profile of another calibration, or its points alone (.csv): how far the points of a kind "
+        "differ together is stated as what their errors share, how far the power laws differ as theirs.",
     ),
 ]
 SeedOption = Annotated[
@@ -84,7 +83,7 @@ def calibrate(
     target = writable(output)
     store = records or target.with_suffix(".records.jsonl")
     _require_fit_library()
-    earlier = _points(against)
+    earlier = _earlier(against)
     failed: tuple[str, ...] = ()
     if minutes:
         if store.exists():
@@ -173,10 +172,14 @@ def _measured(store: Path, gpus: int, asked: Asked) -> tuple[str, ...]:
             raise RunFailed(str(error)) from error
 
 
-def _points(file: Path | None) -> tuple[MeasuredPoint, ...]:
+def _earlier(file: Path | None) -> Earlier:
+    from models.calibrated_profile import Earlier
     from models.measured import read_points
+    from models.profile import load_calibration
 
-    return read_points(file) if file else ()
+    if file is None:
+        return Earlier()
+    return Earlier(read_points(file)) if file.suffix == ".csv" else Earlier(*load_calibration(file))
 
 
 def _records(store: Path) -> tuple[Record, ...]:
@@ -197,9 +200,7 @@ def _records(store: Path) -> tuple[Record, ...]:
     return checked(kept.records(), str(store), kept.places())
 
 
-def _fitted(
-    store: Path, target: Path, base: str, seed: int, earlier: tuple[MeasuredPoint, ...]
-) -> Calibrated:
+def _fitted(store: Path, target: Path, base: str, seed: int, earlier: Earlier) -> Calibrated:
     from models.calibrated_profile import base_profile, calibrated
     from models.calibration_records import machine_of, sorted_out
     from models.costs import sheet_of

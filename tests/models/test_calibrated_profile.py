@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.calibrated_profile import Calibrated, base_profile, calibrated
+from models.calibrated_profile import Calibrated, Earlier, base_profile, calibrated
 from models.calibration_records import sorted_out, work_of, work_record
 from models.counts import elementwise, gemm, grouped_gemm
 from models.errors import InputError
@@ -185,7 +185,9 @@ def test_the_hosts_error_is_how_far_tasks_are_apart() -> None:
 def test_what_another_calibration_differs_by_is_stated(tmp_path: Path) -> None:
     given = sorted_out(records(np.random.default_rng(1)), SEED, SOURCE)
     slower = [replace(point, ns=point.ns / 1.04) for point in given.points]
-    made = calibrated(given, name="mine", base=BASE, seed=SEED, source=SOURCE, earlier=slower[:10])
+    made = calibrated(
+        given, name="mine", base=BASE, seed=SEED, source=SOURCE, earlier=Earlier(slower[:10])
+    )
     assert "repeat: 0.04\n" in made.profile
     point = given.points[0]
     machine = load_machine(written(made, tmp_path))
@@ -193,7 +195,7 @@ def test_what_another_calibration_differs_by_is_stated(tmp_path: Path) -> None:
     assert cost.rel_error >= 0.04
     other = [replace(point, sms=7) for point in slower]
     with pytest.raises(InputError, match="against"):
-        calibrated(given, name="mine", base=BASE, seed=SEED, source=SOURCE, earlier=other)
+        calibrated(given, name="mine", base=BASE, seed=SEED, source=SOURCE, earlier=Earlier(other))
 
 
 def test_footprints_are_taken_where_an_sm_offers_them(tmp_path: Path) -> None:

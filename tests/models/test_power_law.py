@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from models.calibrated_power import Take, TimedKernels, at_rest, fit_power, power_section
+from models.calibrated_power import (
+    Take,
+    TimedKernels,
+    at_rest,
+    fit_power,
+    power_section,
+    with_errors,
+)
 from models.calibration_records import sorted_out, work_record
 from models.counts import gemm
 from models.measured import MeasuredPoint
@@ -45,6 +53,32 @@ def test_times_in_a_schedule_follow_from_those_at_rest_and_back(
     many, rest_ns = dense(4096).work, loaded(full_ns, 0.0)
     assert LAW.under(many, rest_ns, load) == pytest.approx(loaded(full_ns, load))
     assert LAW.at_rest(many, loaded(full_ns, load), load) == pytest.approx(rest_ns)
+
+
+def test_a_time_is_as_uncertain_as_what_the_law_makes_of_the_way_from_where_it_was_taken() -> None:
+    """At rest 200 us: 40 % for each unit of rest is 227.3 under full load and 218.2 in the load of 0.9 where
+    half of the way to 0.7 lies behind it. Of what was taken at 0.8 a fifth is uncertain."""
+    many = dense(4096).work
+    law = PowerLaw(0.3, (("gemm", Gain(0.4, 1e9, 0.2)),), SHEET, measured=0.8)
+    full_ns = 200e3 / (1 - 0.4 * 0.3)
+    taken_ns, busy_ns = full_ns * (1 - 0.4 * 0.2), full_ns * (1 - 0.4 * 0.1)
+    assert law.doubt(many, 200e3, 0.9) == pytest.approx(0.2 * (busy_ns - taken_ns) / busy_ns)
+    assert law.doubt(many, 200e3, 0.8) == 0.0
+    assert law.doubt(many, 200e3, 0.4) == pytest.approx(0.2 * (taken_ns - 200e3) / 200e3)
+    assert law.doubt(dense(64).work, 200e3, 0.9) == 0.0
+    assert law.slower(many, 200e3) == pytest.approx(full_ns / 200e3 - 1)
+
+
+def test_two_laws_leave_their_gains_as_uncertain_as_they_differ() -> None:
+    """Full load costs 1 / 0.88 and 1 / 0.94 of the time at rest: 13.6 and 6.4 %, which is 53 % less."""
+    points = [replace(dense(rows), ns=200e3) for rows in (2048, 4096, 64)]
+    law, other = (PowerLaw(0.3, (("gemm", Gain(share, 1e9)),), SHEET) for share in (0.4, 0.2))
+    ((_, gain),) = with_errors(law, other, points).by_kind
+    assert gain.error == pytest.approx(1 - (1 / 0.94 - 1) / (1 / 0.88 - 1))
+    ((_, gain),) = with_errors(law, replace(law, by_kind=()), points).by_kind
+    assert gain.error == 1.0
+    ((_, gain),) = with_errors(law, law, points).by_kind
+    assert gain == law.by_kind[0][1]
 
 
 def test_what_streams_its_weights_keeps_its_time() -> None:
