@@ -4,10 +4,12 @@
     for core in $(seq $(($(nproc) - 1))); do timeout 120 sha256sum /dev/zero & done
     torchrun --nproc-per-node 1 -m benchmarks.validation_run --cases benchmarks/slow_host.yaml --out busy.jsonl
     python -m benchmarks.slow_host quiet.jsonl busy.jsonl
+    python -m benchmarks.slow_host benchmarks/data/slow_host_h200_1x.jsonl        what was measured
 
 Where a program is launched kernel by kernel the host's speed decides, and every rank has a host of its own.
 The same programs are measured on one GPU with nothing else on the machine and with all its other cores busy,
-and predicted with the host of the profile and with the one that was probed beside each.
+and predicted with the host of the profile and with the one that was probed beside each. The kept file has four
+runs: two with a probe before and one after the repeats, two with one between each two.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,7 +38,7 @@ CASES = Path(__file__).with_name("slow_host.yaml")
 
 @dataclass(frozen=True)
 class Row:
-    """One program: measured ns (median), `host` the probed host's time over the profile's, relative errors
+    """One program: measured ns (median; `span` its least and most), `host` the probed host's time over the profile's, relative errors
     with the profile's host and with the probed one, and whether the band of the second holds."""
 
     group: str
@@ -44,6 +48,7 @@ class Row:
     own: float
     probed: float
     held: bool
+    span: str
 
 
 def rows(entries: Sequence[Mapping[str, Any]], machine: Machine) -> Iterator[Row]:
@@ -66,15 +71,16 @@ def rows(entries: Sequence[Mapping[str, Any]], machine: Machine) -> Iterator[Row
                 before.ns / ns - 1.0,
                 after.ns / ns - 1.0,
                 low <= ns <= high,
+                f"[{min(times) / 1e6:.2f}, {max(times) / 1e6:.2f}]",
             )
 
 
 def told(name: str, found: Sequence[Row]) -> Iterator[str]:
     """The rows of one file, and their medians."""
-    yield f"{name}: {'program':48} measured ms  host  profile's host  probed  in the band"
+    yield f"{name}\n  {'program':54} measured ms [least, most]  host  profile's host  probed  in the band"
     for row in found:
         yield (
-            f"  {row.group + ' ' + row.schedule:54} {row.ns / 1e6:9.2f}  {row.host:4.2f}"
+            f"  {row.group + ' ' + row.schedule:54} {row.ns / 1e6:8.2f} {row.span:16}  {row.host:4.2f}"
             f"  {row.own:+13.1%}  {row.probed:+6.1%}  {'yes' if row.held else 'no'}"
         )
     own, probed = (
@@ -97,7 +103,9 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     machine = load_machine(arguments.profile)
     for path in arguments.measured:
-        sys.stdout.write("\n".join(told(path.name, list(rows(read(path), machine)))) + "\n")
+        entries = [{"run": path.name, **entry} for entry in read(path)]
+        for name, run in groupby(entries, itemgetter("run")):
+            sys.stdout.write("\n".join(told(name, list(rows(list(run), machine)))) + "\n")
 
 
 if __name__ == "__main__":

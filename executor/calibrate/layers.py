@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -156,21 +157,16 @@ def timed_run(program: Program, kernels: Production, rank: int) -> HostTimer:
 
 
 def host_costs(runs: Sequence[HostTimer], *, calls: bool) -> list[Record]:
-    """What each launch cost the host in the later half of the runs, by kind of work. Where an exchange
-    is one of a library's `calls`, one that waits for the peers' counts is left out here and timed by
-    itself."""
-    costs: dict[str, list[int]] = {}
+    """What a launch cost the host by kind of work: the mean of a run, since a run takes the sum of its
+    launches, and the median of the later half of the runs. Where an exchange is one of a library's
+    `calls`, one that waits for the peers' counts is left out here and timed by itself."""
+    means: dict[str, list[float]] = {}
     for timer in runs[len(runs) // 2 :]:
-        costs.setdefault("event", []).extend(timer.events)
-        for op, ns in timer.launches:
-            if not calls or op.role not in ("whole", "notify") or op.work.kind == "combine":
-                costs.setdefault(op.work.kind, []).append(ns)
-    if calls:
-        costs.pop("layout", None)
+        for name, values in timer.by_kind(calls=calls).items():
+            means.setdefault(name, []).append(fmean(values))
     return [
-        {"what": "host", "class": name, "ns": sorted(values)[len(values) // 2]}
-        for name, values in sorted(costs.items())
-        if values
+        {"what": "host", "class": name, "ns": round(median(values))}
+        for name, values in sorted(means.items())
     ]
 
 
@@ -193,10 +189,12 @@ def dispatch_call(session: Session, case: Case) -> list[Record]:
 
 
 class HostTimer:
-    """A kernel set that passes every call on, and notes how long launches and events kept the host."""
+    """A kernel set that passes every call on, and notes how long launches and events kept the host, from
+    the end of one to the end of the next: what lies between belongs to the next, but for waits."""
 
     def __init__(self, kernels: KernelSet) -> None:
         self._kernels = kernels
+        self._left_ns: int | None = None
         self.launches: list[tuple[Op, int]] = []
         self.events: list[int] = []
 
@@ -207,10 +205,33 @@ class HostTimer:
         """Launch and note."""
         began = time.perf_counter_ns()
         self._kernels.launch(op)
-        self.launches.append((op, time.perf_counter_ns() - began))
+        self.launches.append((op, self._spent(began)))
 
     def record(self, event: str, stream: str) -> None:
         """Record and note."""
         began = time.perf_counter_ns()
         self._kernels.record(event, stream)
-        self.events.append(time.perf_counter_ns() - began)
+        self.events.append(self._spent(began))
+
+    def host_wait(self, event: str) -> None:
+        """Wait; what comes next begins afterwards."""
+        self._kernels.host_wait(event)
+        self._left_ns = None
+
+    def by_kind(self, *, calls: bool) -> dict[str, list[int]]:
+        """ns of each launch by kind of work, and of each event; see `host_costs`."""
+        found: dict[str, list[int]] = {"event": self.events} if self.events else {}
+        for op, ns in self.launches:
+            if calls and (op.work.kind == "layout" or _waits(op)):
+                continue
+            found.setdefault(op.work.kind, []).append(ns)
+        return found
+
+    def _spent(self, began: int) -> int:
+        since, self._left_ns = self._left_ns, time.perf_counter_ns()
+        return self._left_ns - (began if since is None else since)
+
+
+def _waits(op: Op) -> bool:
+    """Whether a library's call for this op waits for the peers' counts."""
+    return op.role in ("whole", "notify") and op.work.kind != "combine"

@@ -6,7 +6,7 @@ import multiprocessing
 from dataclasses import replace
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 import torch.distributed as dist
 
+from executor.calibrate.layers import HostTimer
 from executor.calibrate.plan import DECODE_TOKENS, KV_TOKENS, PREFILL_TOKENS
 from executor.host_probe import RUNS, WARM_UPS, Prober, of_slowest, probe_case, probe_of
 from executor.recording import Recording
@@ -72,22 +73,51 @@ def test_small_buffers_and_fused_shared_experts_are_probed_too() -> None:
     assert {op.name for op in probe_case(fused, "decode").program.launches(0)} < plain
 
 
-class Timed:
-    """A run's host times by hand."""
+class Slow:
+    """A kernel set on a clock of its own: every call takes what is left of a list, by hand."""
 
-    def __init__(self, program: Any, events: list[int], by_kind: dict[str, list[int]]) -> None:
-        self.events = events
-        ops = {op.work.kind: op for op in program.launches(0)}
-        self.launches = [(ops[kind], ns) for kind, times in by_kind.items() for ns in times]
+    def __init__(self, *ns: int) -> None:
+        self.now, self.left = 0, list(ns)
+
+    def take(self, *_: Any) -> None:
+        self.now += self.left.pop(0)
+
+    launch = record = host_wait = wait = take
 
 
-def test_times_are_medians_by_kind_without_waits_for_peers() -> None:
+def timed(monkeypatch: pytest.MonkeyPatch, program: Any, calls: list[tuple[str, int]]) -> HostTimer:
+    """A run of these calls: (kind of work, "event", "host_wait", or "walk" for what lies between, ns)."""
+    ops = {op.work.kind: op for op in program.launches(0)}
+    kernels = Slow(*(ns for _, ns in calls))
+    timer = HostTimer(cast("Any", kernels))
+    monkeypatch.setattr("executor.calibrate.layers.time.perf_counter_ns", lambda: kernels.now)
+    for name, _ in calls:
+        if name == "walk":
+            kernels.take()
+        elif name == "event":
+            timer.record("e", "main")
+        elif name == "host_wait":
+            timer.host_wait("e")
+        else:
+            timer.launch(ops[name])
+    return timer
+
+
+def test_a_launch_takes_the_mean_of_a_run_and_what_lies_before_it_but_for_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first begins with its own call. Of the second run's waits for peers nothing counts, and the median
+    of two runs is their mean."""
     program = probe_case(resolved("prefill").deployment, "prefill").program
-    runs: Any = [
-        Timed(program, [5, 7, 9], {"gemm": [40, 50, 90], "notify": [9_999], "combine": [70]}),
-        Timed(program, [7, 7, 7], {"gemm": [50, 50, 50], "notify": [8_888], "combine": [80]}),
-    ]
-    assert dict(probe_of(runs, calls=True).ns) == {"event": 7, "gemm": 50, "combine": 75}
+    first = [("gemm", 40), ("walk", 2), ("gemm", 50), ("event", 5), ("walk", 1), ("gemm", 87)]
+    second = [
+        ("gemm", 50), ("notify", 9_999), ("walk", 3), ("gemm", 57), ("host_wait", 777),
+        ("combine", 80), ("walk", 4), ("event", 7),
+    ]  # fmt: skip
+    runs = [timed(monkeypatch, program, calls) for calls in (first, second)]
+    assert sum(ns for _, ns in runs[0].launches) + sum(runs[0].events) == 185
+    gemm = ((40 + 52 + 88) / 3 + (50 + 60) / 2) / 2
+    assert dict(probe_of(runs, calls=True).ns) == {"event": 8, "gemm": round(gemm), "combine": 80}
     assert "notify" in dict(probe_of(runs, calls=False).ns)
 
 
