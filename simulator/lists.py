@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 
 class Lists(Waves):
-    """A static kernel. With known tiles the first `_longer` CTAs have `_tiles` each, the others one less.
-    Its time is that of `_rounds` tiles beside a whole grid: the last one, beside few others, takes `_last`
-    of such a tile by the tail law."""
+    """A static kernel. With known tiles, `_count` in all, the first `_longer` CTAs have `_tiles` each, the
+    others one less."""
 
-    __slots__ = ("_count", "_last", "_longer", "_rounds", "_tail", "_tiles")
+    __slots__ = ("_count", "_longer", "_tail", "_tiles")
 
     def __init__(self, op: Op, device: Device, sequence: int, launched: int, graph: int) -> None:
         super().__init__(op, device, sequence, launched, graph)
@@ -29,8 +28,6 @@ class Lists(Waves):
         self._tiles = -(-self._count // self.pieces)
         self._longer = self._count - (self._tiles - 1) * self.pieces
         self._tail = device.machine.tail(op.work.kind)
-        self._last = tail_law(self._tail, self._longer / self.pieces)
-        self._rounds = self._tiles - 1 + self._last
 
     def place(self, ctas: int, now: int) -> None:
         super().place(ctas, now)
@@ -44,7 +41,7 @@ class Lists(Waves):
         if longer:
             self._cohort(longer, begin, 1.0)
         if ctas > longer:
-            self._cohort(ctas - longer, begin, (self._tiles - 1) / self._rounds)
+            self._cohort(ctas - longer, begin, (self._tiles - 1) / self._tiles)
 
     def settle(self) -> None:
         self._turnover = 0
@@ -63,10 +60,7 @@ class Lists(Waves):
         """The bytes of as many tiles as it has CTAs, over the time of one: alone, all its bytes in all."""
         if not self.hbm_bytes:
             return 0.0
-        tile_ns = self._present_wave_ns() / self._rounds
-        if all(cohort.whole == 1.0 for cohort in self._cohorts):
-            tile_ns *= self._last
-        return self.hbm_bytes * self.width / (self._count * tile_ns)
+        return self.hbm_bytes * self.width * self._tiles / (self._count * self._present_wave_ns())
 
     def _present_wave_ns(self) -> float:
         """The tail law: CTAs run faster when few are left because the others came early. That the last

@@ -8,7 +8,6 @@ same stream is ready 1.8 us after its predecessor's end.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from models.machine import Cost, Costs, Footprint, SmResources
 from models.work import Grid, Work
@@ -211,18 +210,12 @@ def test_ctas_of_a_static_kernel_leave_after_their_last_tile() -> None:
     assert times(timeline, "B") == (50.4, 80.4)
 
 
-def test_the_last_tiles_of_a_static_kernel_take_the_less_time_the_fewer_they_are() -> None:
-    a = kernel("A", 150, 50, grid=STATIC, read_bytes=150_000_000)
-    steps = [a, host(10), kernel("B", 24, 30, "alt", GANG)]
-    timeline = simulate(program(steps), machine(static_tail=0.0625))
-    # 18 of 132 CTAs: (a + (1 - a) (18/132)^4)^(1/4) = 0.50065 of a tile beside all, so that the first
-    # tiles take 100 / 1.50065 = 66.638 of the 100 us.
-    assert times(timeline, "A") == (0.0, 100.0)
-    assert times(timeline, "B") == (67.038, 97.038)
+def test_a_static_kernel_moves_as_many_bytes_for_each_of_its_tiles() -> None:
+    # 150 tiles of 1 MB on 132 CTAs: 132 in the first 50 us, 18 in the others.
+    steps = [kernel("A", 150, 50, grid=STATIC, read_bytes=150_000_000)]
+    timeline = simulate(program(steps), machine())
     hbm = next(c for c in timeline.counters if c.name == "hbm_gbps").points
-    assert [at for at, _ in hbm] == [0, 66_638, 100_000]
-    moved = [rate * (later - at) for (at, rate), (later, _) in pairwise(hbm)]
-    assert [round(nbytes / 1e6, 2) for nbytes in moved] == [132.0, 18.0]  # 1 MB a tile
+    assert hbm == ((0, 2640.0), (50_000, 360.0), (100_000, 0.0))
 
 
 def test_even_one_cta_waits_for_the_end_of_a_persistent_kernel() -> None:
