@@ -105,7 +105,8 @@ def simulated(pair: Pair, machine: Machine, late_ns: int, alone_us: tuple[float,
     for op, wanted in zip(ops, alone_us, strict=True):
         sms = op.grid.enforced_budget or machine.num_sms
         scales[op.work.kind] = wanted * 1e3 / machine.costs.alone(op.work, op.grid, sms).ns
-    timed = gate_machine(replace(machine, costs=Scaled(machine.costs, scales)))
+    # Times as traced are those of the clock that the loops had: no power law on top of them.
+    timed = gate_machine(replace(machine, costs=Scaled(machine.costs, scales), power=None))
     program = loops(pair, parts, (COUNT, COUNT), late_ns)
     return of_timeline(simulate(program, timed, fold=False, counters=False))
 
