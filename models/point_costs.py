@@ -255,18 +255,17 @@ def _read(values: Mapping[Coordinates, float], at: Coordinates) -> _Reading:
     slices: dict[float, dict[Coordinates, float]] = {}
     for place, value in values.items():
         slices.setdefault(round(place[0], 9), {})[place[1:]] = value
-    read = {place: _read(known, at[1:]) for place, known in slices.items()}
     near = [p for p, known in slices.items() if len(at) == LAST_SIZE and _spans(known, at[1:])]
     places = sorted(near or slices)
     i = bisect_left(places, at[0] - _SAME)
     if i < len(places) and abs(places[i] - at[0]) <= _SAME:
-        return read[places[i]]
+        return _read(slices[places[i]], at[1:])
     if i in (0, len(places)):
         edge = places[min(i, len(places) - 1)]
-        last = read[edge]
+        last = _read(slices[edge], at[1:])
         close = are_one_size((edge,), at[:1])
         return _Reading(last.value, _not_point(last) if close else "outside")
-    low, high = read[places[i - 1]], read[places[i]]
+    low, high = (_read(slices[place], at[1:]) for place in places[i - 1 : i + 1])
     share = (at[0] - places[i - 1]) / (places[i] - places[i - 1])
     outside = "outside" in (low.where, high.where)
     value = low.value + share * (high.value - low.value)

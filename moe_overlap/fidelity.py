@@ -15,6 +15,7 @@ from models.machine import Machine
 from schedules.builders import Fold
 from schedules.program import Program
 from simulator import simulate
+from simulator.load import as_loaded
 
 Fidelity = Literal["full", "auto", "fast"]
 _FEW_RANKS = 8
@@ -27,8 +28,10 @@ _LEAST = 0.002
 def fold_error(build: Callable[[Fold], Program], machine: Machine, ranks: int) -> float:
     """Relative error that folding may have: a program of few layers as it is folded, beside the same
     with every extreme rank (of a few: every rank) by itself."""
-    coarse = simulate(build(True), machine, counters=False).makespan_ns
+    folded = build(True)
+    coarse = simulate(folded, machine, counters=False)
+    guess = dict(as_loaded(folded, machine, coarse).loads)
     fine_fold: Fold = "exact" if ranks <= _FEW_RANKS else "extremes"
-    fine = simulate(build(fine_fold), machine, counters=False).makespan_ns
-    seen = abs(fine / coarse - 1)
+    fine = simulate(build(fine_fold), machine, counters=False, guess=guess)
+    seen = abs(fine.makespan_ns / coarse.makespan_ns - 1)
     return max(_LEAST, ceil(1000 * _CAUTION * seen) / 1000)

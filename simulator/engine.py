@@ -39,16 +39,18 @@ def simulate(
     skew_ns: int | None = None,
     seed: int = 0,
     counters: bool = True,
+    guess: Mapping[int, float] | None = None,
 ) -> Timeline:
     """The timeline that `machine` is predicted to give for `program`.
 
     `fold` simulates one rank for each class of ranks; without it every rank runs by itself. With
     `skew_ns` each simulated rank's host starts at a seeded offset of up to that many ns. Raises
     `Deadlock` with the cycle when the program cannot end, ValueError for a program that is not sound.
-    A machine with a power law runs it several times, until its load is that of the timeline.
+    A machine with a power law runs it several times, until its load is that of the timeline; `guess` has
+    loads of ranks that are likely, such as those of the same schedule with other layers.
     """
     run = runner(program, fold=fold, skew_ns=skew_ns, seed=seed, counters=counters)
-    return settled(program, machine, run)[0]
+    return settled(program, machine, run, guess)[0]
 
 
 def runner(

@@ -20,33 +20,42 @@ Ran = TypeVar("Ran")
 
 
 def settle(
-    run: Callable[[Loads], Ran], read: Callable[[Ran], Loads], loads: Loads, close: float
+    run: Callable[[Loads], Ran],
+    read: Callable[[Ran], Loads],
+    loads: Loads,
+    close: float,
+    ahead: Callable[[Ran, Loads], Loads] | None = None,
 ) -> tuple[Ran, float]:
     """What `run` makes of its own loads, which `read` tells; `loads` are the first guess. And by how much the
-    load of a rank is off after at most `PASSES` runs: less than `close` if they settled."""
+    load of a rank is off after at most `PASSES` runs: less than `close` if they settled. The next loads are
+    those that were found, or what `ahead` expects of a run and the loads that it was under."""
     for _ in range(PASSES):
         ran = run(loads)
         found = read(ran)
         off = max((abs(found[rank] - loads[rank]) for rank in found), default=0.0)
         if off < close:
             break
-        loads = found
+        loads = found if ahead is None else ahead(ran, loads)
     return ran, off
 
 
 def settled(
-    program: Program, machine: Machine, run: Callable[[Machine], Timeline]
+    program: Program,
+    machine: Machine,
+    run: Callable[[Machine], Timeline],
+    guess: Loads | None = None,
 ) -> tuple[Timeline, float]:
     """The timeline of `run` on the machine under the loads that the timeline itself has, and how far these
-    are off; those that the machine brings along are kept."""
+    are off; those that the machine brings along are kept. `guess` has loads that are likely."""
     law, works = machine.power, bound_works(program, machine)
     if law is None or machine.loads or not works:
         return run(machine), 0.0
     return settle(
         lambda loads: run(under_loads(machine, loads)),
         lambda timeline: loads_of(program, timeline, works, law),
-        dict.fromkeys(program.ranks, GUESS),
+        dict.fromkeys(program.ranks, GUESS) | dict(guess or {}),
         CLOSE,
+        lambda timeline, loads: expected_loads(program, timeline, works, law, loads),
     )
 
 
@@ -81,6 +90,44 @@ def loads_of(
     return of_all(program, {r: load_of(spans, works, law) for r, spans in found.items()})
 
 
+def expected_loads(
+    program: Program,
+    timeline: Timeline,
+    works: Mapping[tuple[int, str], Work],
+    law: PowerLaw,
+    loads: Loads,
+) -> Loads:
+    """The loads that a run under `loads` would have under themselves, if all that its kernels take longer or
+    shorter then is waited for."""
+    found = by_rank(timeline)
+    return of_all(
+        program, {r: expected_load(spans, works, law, loads[r]) for r, spans in found.items()}
+    )
+
+
+def expected_load(
+    spans: Sequence[Span], works: Mapping[tuple[int, str], Work], law: PowerLaw, load: float
+) -> float:
+    """See `expected_loads`: of one rank, whose kernels of one work are taken to be equally long."""
+    took: dict[Work, list[Span]] = {}
+    for span in spans:
+        if (span.rank, span.op) in works:
+            took.setdefault(works[span.rank, span.op], []).append(span)
+    kernels = []
+    for work, same in took.items():
+        mean_ns = sum(span.duration_ns for span in same) / len(same)
+        weight = sum(law.sheet.weight(work, span.sms) for span in same)
+        kernels.append((work, law.at_rest(work, mean_ns, load), mean_ns, len(same), weight))
+    total_ns, expected = length_ns(spans), load
+    for _ in range(PASSES):
+        busy, more_ns = 0.0, 0.0
+        for work, rest_ns, mean_ns, count, weight in kernels:
+            ns = law.under(work, rest_ns, expected)
+            busy, more_ns = busy + weight * ns, more_ns + count * (ns - mean_ns)
+        expected = min(1.0, busy / max(1.0, total_ns + more_ns))
+    return expected
+
+
 def of_all(program: Program, simulated: Loads) -> Loads:
     """The loads, rounded, of all ranks: those that were simulated as one have that of the one."""
     loads = {rank: round(load, DIGITS) for rank, load in simulated.items()}
@@ -100,10 +147,14 @@ def by_rank(timeline: Timeline) -> dict[int, list[Span]]:
 
 def load_of(spans: Sequence[Span], works: Mapping[tuple[int, str], Work], law: PowerLaw) -> float:
     """What a rank's ops with these `works` weigh over the time after its gate."""
+    return min(1.0, busy_ns(spans, works, law) / max(1, length_ns(spans)))
+
+
+def length_ns(spans: Iterable[Span]) -> int:
+    """The time after a rank's gate."""
     own = [span for span in spans if span.kind not in SPIN_KINDS]
     began = min((span.start_ns for span in own), default=0)
-    ended = max((span.end_ns for span in own), default=0)
-    return min(1.0, busy_ns(own, works, law) / max(1, ended - began))
+    return max((span.end_ns for span in own), default=0) - began
 
 
 def busy_ns(spans: Iterable[Span], works: Mapping[tuple[int, str], Work], law: PowerLaw) -> float:

@@ -19,6 +19,7 @@ from simulator.engine import runner, simulate
 from simulator.load import (
     DIGITS,
     Loads,
+    as_loaded,
     bound_works,
     busy_ns,
     by_rank,
@@ -91,7 +92,8 @@ def quick_step_ns(
     pattern = find_pattern(first)
     if pattern is not None and (layers - few) % pattern.layers == 0:
         return extrapolate(first, layers - few)
-    second = simulate(build(2 * few), machine, counters=False)
+    guess = dict(as_loaded(build(few), machine, first).loads)
+    second = simulate(build(2 * few), machine, counters=False, guess=guess)
     grown = second.makespan_ns - first.makespan_ns
     return second.makespan_ns + round(grown * (layers - 2 * few) / few)
 
@@ -158,17 +160,18 @@ def _step(
     skew_ns: int | None,
     seed: int,
 ) -> Step:
-    simulated = min(4, layers)
+    simulated, guess = min(4, layers), dict[int, float]()
     while True:
         program = build(simulated)
         run = runner(program, fold=fold, skew_ns=skew_ns, seed=seed)
-        timeline, off = settled(program, machine, run)
+        timeline, off = settled(program, machine, run, guess)
         if simulated == layers:
             return Step(timeline, layers, simulated, timeline.makespan_ns, machine, off)
         pattern = find_pattern(timeline)
         if pattern is not None and (layers - simulated) % pattern.layers == 0:
             ns = extrapolate(timeline, layers - simulated)
             return Step(timeline, layers, simulated, ns, machine)
+        guess = dict(as_loaded(program, machine, timeline).loads)
         simulated = min(simulated + 2, layers)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from models.counts import gemm
 from models.machine import Cost, Footprint, Gaps, Machine
+from models.power import under_loads
 from models.power_law import Gain, PowerLaw, Sheet
 from models.spin import spin_machine
 from models.work import Grid, Work
@@ -15,9 +16,22 @@ from moe_overlap.outcome import Programs
 from scenarios import load
 from scenarios.resolve import resolve
 from schedules.program import Launch, Op, Program, RankClass, Stream
+from schedules.timeline import Timeline
 from simulator import simulate, simulate_step
 from simulator.bands import split_classes
-from simulator.load import PASSES, Loads, settle
+from simulator.engine import runner
+from simulator.load import (
+    CLOSE,
+    GUESS,
+    PASSES,
+    Loads,
+    as_loaded,
+    bound_works,
+    expected_loads,
+    loads_of,
+    settle,
+    settled,
+)
 from tests.simulator.spinning import program
 
 BOUND = gemm(4096, 4096, 4096, "fp8_block")
@@ -139,3 +153,48 @@ def test_a_step_of_many_layers_is_as_loaded_as_the_whole() -> None:
     assert step.simulated < 20
     whole = simulate(programs(20), machine, counters=False).makespan_ns
     assert step.ns == pytest.approx(whole, rel=1e-3)
+
+
+def passes(asked: Program, guess: Loads | None = None) -> int:
+    """How often a program is run until its loads have settled; its time is that of many more passes."""
+    seen: list[Timeline] = []
+
+    def counted(at: Machine) -> Timeline:
+        seen.append(runner(asked)(at))
+        return seen[-1]
+
+    timeline, off = settled(asked, machine(), counted, guess)
+    assert off < CLOSE
+    exact = seen[-1]
+    for _ in range(20):
+        exact = runner(asked)(as_loaded(asked, machine(), exact))
+    assert timeline.makespan_ns == pytest.approx(exact.makespan_ns, rel=CLOSE)
+    return len(seen)
+
+
+def one_rank(*works: Work) -> Program:
+    steps = [Launch(Op(f"op{i}", "main", w), "cpp") for i, w in enumerate(works)]
+    return program(steps, streams=[Stream("main")])
+
+
+@pytest.mark.parametrize("rests", [1, 2, 3, 6])
+def test_loads_settle_in_two_passes_where_all_that_is_slower_is_waited_for(
+    rests: int,
+) -> None:
+    assert passes(one_rank(BOUND, BOUND, *[RESTS] * rests)) == 2
+
+
+def test_loads_that_are_known_settle_in_one_pass() -> None:
+    asked = one_rank(BOUND, RESTS)
+    known = dict(as_loaded(asked, machine(), simulate(asked, machine())).loads)
+    assert passes(asked, known) == 1
+
+
+def test_what_is_expected_of_a_schedule_is_what_it_has_under_that() -> None:
+    """Of one stream: under 0.75, and under the load that is expected from it."""
+    asked = one_rank(BOUND, RESTS)
+    works = bound_works(asked, machine())
+    run = runner(asked)(under_loads(machine(), {0: GUESS}))
+    expected = expected_loads(asked, run, works, LAW, {0: GUESS})
+    again = runner(asked)(under_loads(machine(), expected))
+    assert loads_of(asked, again, works, LAW)[0] == pytest.approx(expected[0], abs=0.002)
