@@ -86,17 +86,17 @@ def fit_power(takes: Sequence[Take], sheet: Sheet) -> PowerLaw | None:
 def with_errors(law: PowerLaw, other: PowerLaw, points: Iterable[MeasuredPoint]) -> PowerLaw:
     """The law, whose gains are as uncertain as they differ from those of another calibration: by how much
     kernels are slower under full load by the other law over this one, less 1, median over these points by
-    kind."""
+    kind. A kind that the other law does not know is as uncertain as the worst of those that both do."""
+    known = dict(other.by_kind)
     apart: dict[str, list[float]] = {}
     for point in points:
         slower = law.slower(point.work, point.ns)
-        if slower > 0.0:
+        if slower > 0.0 and point.work.kind in known:
             ratio = other.slower(point.work, point.ns) / slower
             apart.setdefault(point.work.kind, []).append(abs(ratio - 1.0))
-    gains = (
-        (kind, replace(gain, error=median(apart[kind]) if kind in apart else 0.0))
-        for kind, gain in law.by_kind
-    )
+    errors = {kind: median(ratios) for kind, ratios in apart.items()}
+    worst = max(errors.values(), default=0.0)
+    gains = ((kind, replace(gain, error=errors.get(kind, worst))) for kind, gain in law.by_kind)
     return replace(law, by_kind=tuple(gains))
 
 
@@ -104,7 +104,7 @@ def _groups(takes: Sequence[Take], sheet: Sheet) -> dict[str, list[tuple[Vector,
     """By kind of work: (ns, load) of all takes of one kernel on as many SMs."""
     by_key: dict[str, list[Take]] = {}
     for take in takes:
-        if take.load is not None and sheet.bound(take.point.work):
+        if take.load is not None and sheet.follows(take.point.work):
             by_key.setdefault(take.point.key, []).append(take)
     groups: dict[str, list[tuple[Vector, Vector]]] = {}
     for same in by_key.values():

@@ -19,6 +19,9 @@ from models.work import GridKind, Work
 Vector = npt.NDArray[np.float64]
 _NORMAL_95 = 1.96
 _UNBOUND = 1e-8
+# A coefficient is at a limit when it is this close to it, of the distance between both; residuals are alike when they
+# differ by less than `_ALIKE`.
+_AT_LIMIT, _ALIKE = 1e-6, 1e-6
 
 
 class MissingFitLibrary(RuntimeError):
@@ -127,7 +130,9 @@ def _least_squares(
     low: tuple[float, ...],
     high: tuple[float, ...],
 ) -> Fit:
-    """Robust bounded least squares; intervals from the curvature at the solution."""
+    """Robust bounded least squares; intervals from the curvature at the solution. What the points leave open is
+    the same wherever it is fitted: a coefficient on which nothing depends stays where it started, and one that is
+    next to a limit is at it."""
     try:
         from scipy.optimize import least_squares
     except ImportError as missing:
@@ -135,14 +140,32 @@ def _least_squares(
             "fitting needs scipy; install it with: pip install 'moe-overlap[calibrate]'"
         ) from missing
     solution = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
-    final = residuals(solution.x)
+    found = _settled(residuals, solution.x, np.asarray(solution.jac), start, low, high)
+    final = residuals(found)
     half = _half_widths(np.asarray(solution.jac), final)
     error = float(np.mean(np.abs(np.expm1(np.abs(final)))))
     estimates = {
         name: Estimate(float(value), float(width))
-        for name, value, width in zip(names, solution.x, half, strict=True)
+        for name, value, width in zip(names, found, half, strict=True)
     }
     return Fit(estimates, error, len(final))
+
+
+def _settled(
+    residuals: Callable[[Vector], Vector],
+    found: Vector,
+    jacobian: Vector,
+    start: tuple[float, ...],
+    low: tuple[float, ...],
+    high: tuple[float, ...],
+) -> Vector:
+    """The solution without what differs from processor to processor; itself if that changed a residual."""
+    norms = np.linalg.norm(jacobian, axis=0)
+    reach = _AT_LIMIT * (np.array(high) - np.array(low))
+    settled = np.where(norms > _UNBOUND * norms.max(initial=0.0), found, start)
+    settled = np.where(settled - low < reach, low, np.where(high - settled < reach, high, settled))
+    alike = np.allclose(residuals(settled), residuals(found), rtol=0.0, atol=_ALIKE)
+    return settled if alike else found
 
 
 def _half_widths(jacobian: Vector, residuals: Vector) -> Vector:

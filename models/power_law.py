@@ -21,6 +21,8 @@ from models.work import Work
 # Arithmetic has to take more than this share of the time that a kernel's bytes take. Attention of 448 tokens,
 # which mixes both, is above it, GEMMs of few rows are below.
 BOUND_SHARE = 0.5
+# Exchanges whose SMs copy rows, each as fast as its clock lets it.
+COPIES = ("dispatch", "combine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class Sheet:
         known = dict(self.flops_per_ns)
         ns = sum(flops / known[dtype] for dtype, flops in work.flops if dtype in known)
         return ns > BOUND_SHARE * work.hbm_bytes / self.hbm_gbps
+
+    def follows(self, work: Work) -> bool:
+        """Whether a kernel's time goes with the SMs' clock: bound by arithmetic, or SMs that copy."""
+        return work.kind in COPIES or self.bound(work)
 
     def weight(self, work: Work, sms: int) -> float:
         """What a kernel on so many SMs (0: all) adds to the load for each unit of its time."""
@@ -77,7 +83,7 @@ class PowerLaw:
     def gain(self, work: Work) -> Gain | None:
         """The gain of a work; None where it has none."""
         found = next((gain for kind, gain in self.by_kind if kind == work.kind), None)
-        return found if found is not None and self.sheet.bound(work) else None
+        return found if found is not None and self.sheet.follows(work) else None
 
     def under(self, work: Work, ns: float, load: float) -> float:
         """Time of a work in a schedule of this load, from that at rest."""

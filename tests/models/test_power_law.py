@@ -55,6 +55,14 @@ def test_times_in_a_schedule_follow_from_those_at_rest_and_back(
     assert LAW.at_rest(many, loaded(full_ns, load), load) == pytest.approx(rest_ns)
 
 
+def test_an_exchange_whose_sms_copy_follows_their_clock_and_a_flight_does_not() -> None:
+    sent = Work("dispatch", (("tokens", 4096),), (), 10**8, 10**8)
+    law = PowerLaw(0.3, (("dispatch", Gain(0.5, 1e9)), ("flight", Gain(0.5, 1e9))), SHEET)
+    assert law.under(sent, 850e3, load=1.0) == pytest.approx(1e6)
+    assert law.under(replace(sent, kind="flight"), 850e3, load=1.0) == 850e3
+    assert SHEET.weight(sent, 24) == 0.0
+
+
 def test_a_time_is_as_uncertain_as_what_the_law_makes_of_the_way_from_where_it_was_taken() -> None:
     """At rest 200 us: 40 % for each unit of rest is 227.3 under full load and 218.2 in the load of 0.9 where
     half of the way to 0.7 lies behind it. Of what was taken at 0.8 a fifth is uncertain."""
@@ -75,8 +83,11 @@ def test_two_laws_leave_their_gains_as_uncertain_as_they_differ() -> None:
     law, other = (PowerLaw(0.3, (("gemm", Gain(share, 1e9)),), SHEET) for share in (0.4, 0.2))
     ((_, gain),) = with_errors(law, other, points).by_kind
     assert gain.error == pytest.approx(1 - (1 / 0.94 - 1) / (1 / 0.88 - 1))
-    ((_, gain),) = with_errors(law, replace(law, by_kind=()), points).by_kind
+    none = replace(law, by_kind=(("gemm", Gain(0.0, 1e9)),))
+    ((_, gain),) = with_errors(law, none, points).by_kind
     assert gain.error == 1.0
+    both = replace(law, by_kind=(("dispatch", Gain(0.3, 1e9)), *law.by_kind))
+    assert [gain.error for _, gain in with_errors(both, none, points).by_kind] == [1.0, 1.0]
     ((_, gain),) = with_errors(law, law, points).by_kind
     assert gain == law.by_kind[0][1]
 
