@@ -58,7 +58,7 @@ def predictions(
         for group in groups(file):
             for name in group.schedules:
                 record = predict(group, name, machines[group.ranks], public)
-                yield record | {"unseen": file.resolve() == UNSEEN.resolve()}
+                yield record | {"unseen": file.resolve() != CASES.resolve()}
 
 
 def predict(group: Group, schedule: str, machine: Machine, public: Machine) -> dict[str, Any]:
@@ -87,6 +87,7 @@ def on_probed_hosts(
     records: Sequence[Mapping[str, Any]],
     entries: Iterable[Mapping[str, Any]],
     kept: Iterable[Mapping[str, Any]] = (),
+    files: Sequence[Path] = (UNSEEN, CASES),
 ) -> list[Mapping[str, Any]]:
     """The records, those of groups with probes predicted again with the probed host, or taken from what
     was `kept` of that; InputError where a profile is not the one that was predicted with."""
@@ -101,12 +102,15 @@ def on_probed_hosts(
         elif known.get("probe") == entry["probe"] and known["sha256"] == record["sha256"]:
             again.append(known)
         else:
-            again.append({**record, **_again(record, entry), "probe": entry["probe"]})
+            group = _group(record["group"], files)
+            again.append({**record, **_again(record, entry, group), "probe": entry["probe"]})
     return again
 
 
 def as_now(
-    records: Iterable[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]]
+    records: Iterable[Mapping[str, Any]],
+    entries: Iterable[Mapping[str, Any]],
+    files: Sequence[Path] = (UNSEEN, CASES),
 ) -> list[Mapping[str, Any]]:
     """The records of what was measured, predicted again by the engine and profiles as they are now, with
     the probed hosts: after the fact."""
@@ -116,7 +120,7 @@ def as_now(
         entry = found.get(record["group"])
         if entry is None:
             continue
-        group, name = _group(record["group"]), record["schedule"]
+        group, name = _group(record["group"], files), record["schedule"]
         machine, public = _machine(record["profile"]), _machine(PUBLIC)
         if "probe" in entry:
             now = on_host_of(probes_of(entry), group, name, machine, public)
@@ -126,13 +130,12 @@ def as_now(
     return again
 
 
-def _again(record: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+def _again(record: Mapping[str, Any], entry: Mapping[str, Any], group: Group) -> dict[str, Any]:
     machine = _machine(record["profile"])
     if machine.profile_sha256 != record["sha256"]:
         allowed = f"{record['sha256']}: it is another one than predictions were made with"
         raise InputError(f"profile {machine.name}", "sha256", machine.profile_sha256, allowed)
-    probes, group = probes_of(entry), _group(record["group"])
-    return on_host_of(probes, group, record["schedule"], machine, _machine(PUBLIC))
+    return on_host_of(probes_of(entry), group, record["schedule"], machine, _machine(PUBLIC))
 
 
 @cache
@@ -141,14 +144,16 @@ def _machine(name: str) -> Machine:
 
 
 @cache
-def _groups() -> dict[str, Group]:
-    return {group.name: group for file in (UNSEEN, CASES) for group in groups(file)}
+def _groups(files: tuple[Path, ...]) -> dict[str, Group]:
+    return {group.name: group for file in files for group in groups(file)}
 
 
-def _group(name: str) -> Group:
-    if name not in _groups():
-        raise InputError(f"{UNSEEN.name}, {CASES.name}", "groups", name, "a group of these files")
-    return _groups()[name]
+def _group(name: str, files: Sequence[Path]) -> Group:
+    known = _groups(tuple(files))
+    if name not in known:
+        names = ", ".join(file.name for file in files)
+        raise InputError(names, "groups", name, "a group of these files")
+    return known[name]
 
 
 def on_host_of(
@@ -214,11 +219,13 @@ def _text(arguments: argparse.Namespace) -> str:
     records, entries, told = matched(arguments.predicted, arguments.measured)
     if told:
         print(f"warning: {told}", file=sys.stderr)
+    files = arguments.cases
     if arguments.what == "predict":
-        return _jsonl(r for r in on_probed_hosts(records, entries) if "probe" in r)
+        hosted = on_probed_hosts(records, entries, files=files)
+        return _jsonl(r for r in hosted if "probe" in r)
     if arguments.what == "compare":
         return compared(records, entries, arguments.readme)
-    now = cases(as_now(records, entries), entries)
+    now = cases(as_now(records, entries, files), entries)
     lines = summary(now)
     if hiding := [case for case in now if case.hides]:
         lines += ["", "communication hidden", "", *predictors(hiding)]
