@@ -11,8 +11,10 @@ from typing import Any
 from models.calibration_records import Records, Slowed
 from models.exchange_sizes import of_one_size, size_law
 from models.fit import Beside, Fit, fit_slowdown
+from models.interference_rules import interference_of
 from models.machine import COVERED, Interference, SizeLaw, slowdown_beside
 from models.measured import percentile
+from models.profile_schema import InterferenceSection
 
 # Fewer neighbours than this do not tell what their SMs and their HBM rate do apart.
 LEAST_BESIDE = 3
@@ -133,27 +135,9 @@ def four_fifths(errors: Iterable[float]) -> float:
 
 
 def rules_of(section: Mapping[str, Any]) -> Interference:
-    """The section's coefficients as the engine reads them."""
-    compute = section.get("compute", {"c0": 0.0, "c1": 0.0})
-    return Interference(
-        section.get("achievable_hbm_gbps", 1.0),
-        tuple((name, p["c0"], p["c1"]) for name, p in section["families"].items()),
-        (compute["c0"], compute["c1"]),
-        section["rho_cap"],
-        tuple((name, p["c0"], p["c1"]) for name, p in section["kinds"].items()),
-        tuple(
-            (family, name, p["sms"], p["c0"], p["c1"])
-            for family, directions in section["exchanges"].items()
-            for name, pairs in directions.items()
-            for p in pairs
-        ),
-        tuple(sorted(section.get("errors", {}).items())),
-        by_size=tuple(
-            (family, name, SizeLaw(**law))
-            for family, directions in section.get("sizes", {}).items()
-            for name, law in directions.items()
-        ),
-    )
+    """The section's coefficients as the engine reads them; what it leaves to its base slows nothing."""
+    nothing = {"achievable_hbm_gbps": 1.0, "compute": {"c0": 0.0, "c1": 0.0}}
+    return interference_of(InterferenceSection.model_validate({**nothing, **section}))
 
 
 def beside_real_kernels(group: Iterable[Slowed]) -> list[Slowed]:

@@ -17,14 +17,13 @@ from ruamel.yaml.error import YAMLError
 
 from models.costs import ProfileCosts, sheet_of
 from models.errors import InputError, choices
+from models.interference_rules import interference_of
 from models.machine import (
     Costs,
     Fabric,
     Gaps,
     HostCosts,
-    Interference,
     Machine,
-    SizeLaw,
     SmResources,
 )
 from models.measured import MeasuredPoint, ranks_of, read_points
@@ -310,25 +309,7 @@ def _machine(read: _Files) -> Machine:
             fabric.flight_latency_ns,
             fabric.internode_latency_ns,
         ),
-        interference=Interference(
-            near.achievable_hbm_gbps,
-            tuple((name, pair.c0, pair.c1) for name, pair in sorted(near.families.items())),
-            (near.compute.c0, near.compute.c1),
-            near.rho_cap,
-            tuple((kind, pair.c0, pair.c1) for kind, pair in sorted(near.kinds.items())),
-            tuple(
-                (family, name, at.sms, at.c0, at.c1)
-                for family, directions in sorted(near.exchanges.items())
-                for name, pairs in sorted(directions.items())
-                for at in sorted(pairs, key=lambda pair: pair.sms)
-            ),
-            tuple(sorted(near.errors.items())),
-            by_size=tuple(
-                (family, name, SizeLaw(**law.model_dump()))
-                for family, directions in sorted(near.sizes.items())
-                for name, law in sorted(directions.items())
-            ),
-        ),
+        interference=interference_of(near),
         gaps=Gaps(**gaps.model_dump(exclude={"source"})),
         sm=SmResources(**sm.model_dump(exclude={"source"})),
         compute_capability=gpu.compute_capability,
