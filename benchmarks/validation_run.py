@@ -38,7 +38,6 @@ MOST_SMS = 32
 WARM_UPS = 2
 # Above the power limit the clock falls only after 0.8 s of load, too far, and settles 2 % slower.
 SETTLE_S = 2.0
-LARGE_TOKENS = 3000
 TRACED = 2
 LIMIT_S = 90.0
 
@@ -74,7 +73,7 @@ class Bench:
         host before, after and, where no clock has to settle, between them, and of one run each a host's
         times and all ranks' spans."""
         from executor.execute import execute
-        from executor.host_probe import of_slowest, open_prober
+        from executor.host_probe import of_slowest, open_prober, settles
         from executor.peers import gathered
 
         session, sets = self._ready(group, group.schedules)
@@ -92,10 +91,9 @@ class Bench:
             for name, program in programs.items():
                 execute(program, sets[name], rank=self.rank)
 
-        turns = warm_up(turn, SETTLE_S if large(group) else 0.0)
+        turns = warm_up(turn, SETTLE_S if settles(group.batch) else 0.0)
         for repeat in range(repeats):
-            # A probe in between would be a pause, in which a GPU at its power limit recovers.
-            if repeat and not large(group):
+            if repeat and not settles(group.batch):
                 probes.append(prober.probe())
             for name, program in programs.items():
                 self.clock.start()
@@ -224,11 +222,6 @@ def _without_exchanges(ops: Sequence[tuple[int, int, bool]]) -> int:
         for (before, _, left), (after, _, right) in pairwise(ops)
         if not (left or right or any(before < end <= after for end in ends))
     )
-
-
-def large(group: Group) -> bool:
-    """Whether its programs draw so much power that the clock falls."""
-    return group.batch.phase == "prefill" and max(group.batch.tokens) > LARGE_TOKENS
 
 
 def warm_up(

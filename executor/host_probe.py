@@ -34,6 +34,9 @@ PREFILL_TOKENS, DECODE_TOKENS = 768, 24
 KV_TOKENS = 1024
 # All ranks make as many runs, however fast their hosts are: 0.1 s on the hosts seen so far.
 WARM_UPS, RUNS = 2, 10
+# Prefill of more tokens draws so much power that the clock falls, and a probe would be a pause, in which a GPU at
+# its power limit recovers.
+LARGE_TOKENS = 3000
 # A GEMM that was not compiled ahead is compiled by its first call.
 DEADLINE_S = 240.0
 
@@ -92,6 +95,12 @@ class Prober:
             (call,) = dispatch_call(self.session, self.case)
             found = replace(found, ns=(*found.ns, ("dispatch_call", int(call["ns"]))))
         return found
+
+
+def settles(batch: Batch) -> bool:
+    """Whether the clock has to settle before this batch is measured, so that nothing may come between its
+    repeats."""
+    return batch.phase == "prefill" and max(batch.tokens) > LARGE_TOKENS
 
 
 def probe_of(timers: Sequence[HostTimer], *, calls: bool) -> HostProbe:

@@ -60,9 +60,10 @@ def _reference(job: Job, rank: int) -> Measured:
 
 
 def _on_gpu(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
-    """Makespans of plain repeats between two probes of the host, then the spans of one run with events."""
+    """Makespans of plain repeats, with probes of the host before, after and, where no clock has to settle,
+    between them; then the spans of one run with events."""
     from executor.cuda import device_facts
-    from executor.host_probe import of_slowest
+    from executor.host_probe import of_slowest, settles
     from executor.production_setup import require_memory
 
     beat = _Beat(watchdog)
@@ -72,14 +73,16 @@ def _on_gpu(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
     for _ in range(2):
         execute(eager, kernels, rank=rank)
     execute(job.program, kernels, rank=rank)
-    before = prober.probe()
+    probes = [prober.probe()]
     beat.bounded = True
     makespans, clocks = [], []
-    for _ in range(job.repeats):
+    for repeat in range(job.repeats):
+        if repeat and not settles(job.batch):
+            probes.append(prober.probe())
         execute(job.program, kernels, rank=rank)
         makespans.append(kernels.makespan_ns)
         clocks.append([asdict(sample) for sample in session.clocks.samples[-1:]])
-    after = prober.probe()
+    probes.append(prober.probe())
     kernels.spans = "events"
     beat.bounded = False
     timeline = execute(eager, kernels, rank=rank)
@@ -89,7 +92,7 @@ def _on_gpu(job: Job, rank: int, watchdog: Watchdog | None) -> Measured:
         "clocks": gathered(clocks),
         "spans_makespan_ns": max(gathered(kernels.makespan_ns)),
     }
-    whole = replace(joined(gathered(timeline)), host_probes=of_slowest((before, after)))
+    whole = replace(joined(gathered(timeline)), host_probes=of_slowest(probes))
     return Measured(whole, slowest, facts=facts)
 
 

@@ -150,7 +150,7 @@ def _points(takes: Iterable[Take], law: PowerLaw | None) -> tuple[MeasuredPoint,
 
 def _spread_over_tasks(groups: Iterable[list[float]]) -> float:
     """Half of the range from the 10th to the 90th percentile of each kind's times over their median; the
-    median of all kinds. A task has one time of a kind, the median of its launches: a host changes its
+    median of all kinds. A task has one time of a kind, of all its launches: a host changes its
     speed from one minute to the next, and all kinds with it."""
     halves = [spread_of(values) / 2 for values in groups]
     return median(halves) if halves else 0.0

@@ -17,8 +17,8 @@ from models.measured import spread_of
 
 @dataclass(frozen=True, slots=True)
 class HostProbe:
-    """A few runs of a fixed program: median ns of a launch by kind of work, `event` included, and where a
-    library makes whole calls `dispatch_call`. `spread` is half the range from the 10th to the 90th
+    """A few runs of a fixed program: ns of a launch by kind of work, the mean of a run and the median of the
+    runs, `event` included, and where a library makes whole calls `dispatch_call`. `spread` is half the range from the 10th to the 90th
     percentile of the runs' speeds, relative; `rank` is whose host it is. ValueError for less than 0."""
 
     ns: tuple[tuple[str, int], ...]
@@ -31,7 +31,7 @@ class HostProbe:
 
 
 def probed(runs: Sequence[Mapping[str, int]]) -> HostProbe:
-    """From the median ns by kind of each run; a run's speed is the median over the kinds of its time over
+    """From the mean ns by kind of each run; a run's speed is the median over the kinds of its time over
     that of all runs. ValueError without a run."""
     if not runs:
         raise ValueError("a host is probed by one run or more")

@@ -1,4 +1,4 @@
-"""The power limit: what arithmetic gains from the rests that a schedule gives it.
+"""The power limit: what arithmetic, and SMs that copy, gain from the rests that a schedule gives them.
 
 A GPU at its power limit lowers its clock. While an exchange or the host keeps the tensor cores waiting it
 draws less, and the kernels that follow run at a higher clock for some time: attention of 12288 tokens takes

@@ -102,6 +102,12 @@ class PowerSection(Section):
     measured: Annotated[float, Field(ge=0, le=1)] = 0.0
     kinds: dict[str, GainSection]
 
+    @model_validator(mode="after")
+    def _errors_need_a_load(self) -> PowerSection:
+        if not self.measured and any(gain.error for gain in self.kinds.values()):
+            raise ValueError("errors of gains need `measured`, the load that times were taken in")
+        return self
+
 
 class HostSection(Section):
     """Host ns by class of launch or by kind of work, and their relative uncertainty."""

@@ -22,7 +22,8 @@ UNEVEN = 2
 
 def tile_count(work: Work, tile: Tile) -> int:
     """Tiles of `tile` rows and columns of a GEMM's result, each expert's rows apart, or of `tile` rows
-    of queries of an attention head, in tiles as long as the longest where causal ones differ; 0 where the tile is not known or the work has none."""
+    of queries of an attention head, in tiles as long as the longest where causal ones differ; 0 where the
+    tile is not known or the work has none."""
     sizes: Mapping[str, int] = dict(work.dims)
     rows, columns = tile
     if tile == NO_TILE:

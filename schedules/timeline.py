@@ -79,7 +79,7 @@ class Counter:
 class Timeline:
     """Spans in order of (start, rank, lane, op) with counters; `clock_error_ns` bounds the
     misalignment of ranks' clocks in a measured timeline, 0 in a predicted one. `host_probes` tell the
-    speed of the slowest rank's host before and after the measurement, where that was asked."""
+    speed of the slowest rank's host beside the measurement, in order, where that was asked."""
 
     program: str
     machine: str

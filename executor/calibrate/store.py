@@ -72,8 +72,8 @@ class Store:
 
     def _write(self, entry: Record) -> None:
         if self.cut_off:
-            kept = self.path.read_text(encoding="utf-8").rpartition("\n")
-            self.path.write_text("".join(kept[:2]), encoding="utf-8")
+            kept = self.path.read_bytes().rpartition(b"\n")
+            os.truncate(self.path, len(kept[0]) + len(kept[1]))
             self.cut_off = 0
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, sort_keys=True) + "\n")

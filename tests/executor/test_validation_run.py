@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 
 from benchmarks.validation_cases import CASES, Group, groups
 from benchmarks.validation_outcome import cases, probes_of
-from benchmarks.validation_run import WARM_UPS, Bench, between_ns, large, warm_up
-from executor.host_probe import RUNS
+from benchmarks.validation_run import WARM_UPS, Bench, between_ns, warm_up
+from executor.host_probe import RUNS, settles
 from executor.host_probe import WARM_UPS as PROBES_WARM_UPS
 from executor.recording import Recording
 from models.host import HostProbe
@@ -82,7 +82,7 @@ def test_a_program_whose_clock_has_to_settle_is_not_interrupted_by_probes() -> N
     log: list[str] = []
     chosen = group("decode 64 tokens eager")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmarks.validation_run.large", lambda group: True)
+        patch.setattr("executor.host_probe.settles", lambda batch: True)
         patch.setattr("benchmarks.validation_run.SETTLE_S", 0.0)
         entry = bench(log).measure(chosen, 3)
     count = len(chosen.schedules)
@@ -166,6 +166,6 @@ def test_warm_up_ends_once_the_time_has_passed_and_not_before_two_turns() -> Non
 
 
 def test_only_large_prefill_draws_so_much_power() -> None:
-    assert large(group("prefill 4096 tokens 8 SMs"))
-    assert not large(group("prefill 2048 tokens 12 SMs"))
-    assert not large(group("decode 112 tokens"))
+    assert settles(group("prefill 4096 tokens 8 SMs").batch)
+    assert not settles(group("prefill 2048 tokens 12 SMs").batch)
+    assert not settles(group("decode 112 tokens").batch)

@@ -77,6 +77,13 @@ def test_a_time_is_as_uncertain_as_what_the_law_makes_of_the_way_from_where_it_w
     assert law.slower(many, 200e3) == pytest.approx(full_ns / 200e3 - 1)
 
 
+def test_an_error_of_a_gain_needs_the_load_that_times_were_taken_in() -> None:
+    kinds = {"gemm": GainSection(share=0.4, ns=1.0, error=0.2)}
+    with pytest.raises(ValueError, match="measured"):
+        PowerSection(source="here", most=0.3, kinds=kinds)
+    assert PowerSection(source="here", most=0.3, measured=0.6, kinds=kinds).measured == 0.6
+
+
 def test_two_laws_leave_their_gains_as_uncertain_as_they_differ() -> None:
     """Full load costs 1 / 0.88 and 1 / 0.94 of the time at rest: 13.6 and 6.4 %, which is 53 % less."""
     points = [replace(dense(rows), ns=200e3) for rows in (2048, 4096, 64)]
