@@ -73,8 +73,11 @@ def _race(document: Mapping[str, Any], rows: Mapping[str, Any], best: Mapping[st
     lead = f"A step takes {step} µs with {name} and {second['step_us']} µs with {second['name']}"
     margin, noise = document["margin_us"], document["noise_us"]
     if document["verdict"] == CLOSE:
-        return f"{lead}: {margin} µs apart, within the {noise} µs that the cost figures leave open."
-    return f"{lead}, the next best: {margin} µs apart, more than the {noise} µs that the cost figures leave open."
+        return f"{lead}: {margin} µs apart, within the {noise} µs by which that difference is uncertain."
+    return (
+        f"{lead}, the next best: {margin} µs apart, "
+        f"more than the {noise} µs by which that difference is uncertain."
+    )
 
 
 def _exposure(best: Mapping[str, Any], rival: Mapping[str, Any]) -> str:

@@ -187,7 +187,9 @@ def footer_html(document: Document) -> str:
     limits = (
         "Every time on this page is a prediction, unmeasured. Kernel times come "
         "from the hardware profile; a share labelled fitted or roofline has no measurement at its own "
-        "shape. Bands follow from those labels; a difference inside the bands is too close to call."
+        "shape. Bands follow from those labels. Two bands may overlap and the verdict still be clear: "
+        "what both schedules share of an error cancels in their difference, and that is too close to "
+        "call where it is within its own uncertainty."
     )
     left_out = (
         "Not modelled: programmatic dependent launch, clocks and power, the memory allocator, gaps of "

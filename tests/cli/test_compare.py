@@ -90,6 +90,8 @@ def test_every_number_of_the_paragraph_is_in_the_document(document: dict[str, An
     assert len(found) > 8
     assert set(found) <= known
     assert document["best"] in document["why"]
+    uncertain = f"the {document['noise_us']} µs by which that difference is uncertain"
+    assert uncertain in document["why"]
 
 
 def test_allowed_refusals_are_predicted_and_never_win() -> None:
