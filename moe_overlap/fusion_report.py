@@ -1,4 +1,7 @@
-"""What `moe-overlap fusion` says: switch, layout and scheduling of a scenario's shared expert."""
+"""What `moe-overlap fusion` says: switch, layout and scheduling of a scenario's shared expert.
+
+A model without one has no rule that decides, unless a flag keeps its server from starting.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,17 @@ from models.fusion import Decision, decide
 from models.fusion_case import FusionCase
 from models.fusion_deployment import fusion_case
 from models.fusion_rules import fusion_versions, load_fusion_rules
+from moe_overlap.prediction import refusal_of
 from scenarios.resolve import Resolved
 
 SCHEMA = 1
 _FLAGS = ("enforce", "disable", "waterfill")
+_NO_SHARED = {
+    "outcome": "not fused",
+    "rule": None,
+    "reason": "The model has no shared expert, so no rule decides.",
+    "evidence": None,
+}
 
 
 def fusion_document(resolved: Resolved) -> dict[str, Any]:
@@ -20,13 +30,14 @@ def fusion_document(resolved: Resolved) -> dict[str, Any]:
     version = resolved.rules.version
     case = _case(resolved)
     decision = decide(case, load_fusion_rules(version))
+    hooks = decision.hooks if case.n_shared else ()
     return {
         "schema": SCHEMA,
         "sglang": version,
         "scenario": resolved.scenario.name,
         "switch": _switch(case, decision),
         "layout": _layout(resolved, decision),
-        "scheduling": [_schedule(resolved, case, hook.schedule) for hook in decision.hooks],
+        "scheduling": [_schedule(resolved, case, hook.schedule) for hook in hooks],
         "versions": {
             name: _verdict(decide(case, load_fusion_rules(name))) for name in fusion_versions()
         },
@@ -55,6 +66,8 @@ def _switch(case: FusionCase, decision: Decision) -> dict[str, Any]:
 
 
 def _verdict(decision: Decision) -> dict[str, Any]:
+    if not decision.case.n_shared and decision.outcome != "error":
+        return dict(_NO_SHARED)
     return {
         "outcome": decision.outcome,
         "rule": decision.rule,
@@ -96,7 +109,8 @@ def _computed_by(decision: Decision) -> str:
 
 
 def _schedule(resolved: Resolved, case: FusionCase, schedule: str) -> dict[str, Any]:
-    """Under this schedule's own flag: automatic fusion is off where a batch is overlapped."""
+    """Under this schedule's own flag: automatic fusion is off where a batch is overlapped. A schedule that
+    the serving engine refuses has nothing `left`."""
     flags = fusion_case(
         resolved.deployment,
         **{name: getattr(case, name) for name in _FLAGS},
@@ -104,6 +118,12 @@ def _schedule(resolved: Resolved, case: FusionCase, schedule: str) -> dict[str, 
         tbo=schedule == "tbo",
     )
     decision = decide(flags, load_fusion_rules(resolved.rules.version))
+    refused = refusal_of(resolved, resolved.choice(schedule))
     hook = next(hook for hook in decision.hooks if hook.schedule == schedule)
     left = hook.fused if decision.outcome == "fused" else hook.unfused
-    return {"schedule": schedule, **_verdict(decision), "left": left}
+    return {
+        "schedule": schedule,
+        **_verdict(decision),
+        "refused": {"rule": refused.rule, "reason": refused.reason} if refused else None,
+        "left": None if refused else left,
+    }

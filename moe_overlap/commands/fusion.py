@@ -60,18 +60,26 @@ def _print(report: dict[str, Any]) -> None:
     typer.echo(f"  flags      {', '.join(given)}")
     for step in switch["adjusted"]:
         typer.echo(f"  adjusted   {step['reason']} [{step['rule']}]")
-    typer.echo(f"  rule       {switch['rule']} ({switch['evidence']})")
+    if switch["rule"]:
+        typer.echo(f"  rule       {switch['rule']} ({switch['evidence']})")
     typer.echo(f"  reason     {switch['reason']}")
     for version, verdict in report["versions"].items():
-        if version != report["sglang"]:
+        if version != report["sglang"] and verdict["rule"]:
             typer.echo(f"  in {version:<7} {verdict['outcome']} [{verdict['rule']}]")
     typer.echo(f"\nLayout: {layout['kind']}")
     for key, value in layout.items():
         if key != "kind":
             typer.echo(f"  {key.replace('_', ' '):<24}{value}")
-    typer.echo("\nScheduling")
+    if report["scheduling"]:
+        typer.echo("\nScheduling")
     for row in report["scheduling"]:
-        typer.echo(f"  {row['schedule']:<10}{row['outcome']} [{row['rule']}]: {row['left']}")
+        typer.echo(f"  {row['schedule']:<10}{_scheduling(row)}")
+
+
+def _scheduling(row: dict[str, Any]) -> str:
+    if row["refused"]:
+        return f"refused [{row['refused']['rule']}]: {row['refused']['reason']}"
+    return f"{row['outcome']} [{row['rule']}]: {row['left']}"
 
 
 def _print_product(as_json: bool) -> None:

@@ -96,13 +96,18 @@ class Request:
         return self.mode if self.whole.tokens[rank] else "IDLE"
 
     @cached_property
-    def children(self) -> tuple[Child, Child]:
-        """Both children of a two-batch split."""
+    def split(self) -> tuple[Batch, Batch, tuple[Cut, ...]]:
+        """What both children of a two-batch split hold, and every rank's cut."""
         shared = self.deployment.attention_tp
-        *batches, cuts = split_batch(
+        return split_batch(
             self.batch, threshold=self.threshold, rules=self.rules, attention_tp=shared
         )
-        routed = split_routing(self.routing, cuts, shared)
+
+    @cached_property
+    def children(self) -> tuple[Child, Child]:
+        """Both children of a two-batch split."""
+        *batches, cuts = self.split
+        routed = split_routing(self.routing, cuts, self.deployment.attention_tp)
         child_a, child_b = (
             Child(name, batch, self._dispatched(routing), cuts)
             for name, batch, routing in zip(CHILDREN, batches, routed, strict=True)

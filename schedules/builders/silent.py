@@ -24,7 +24,7 @@ def silent_rules(request: Request) -> Iterator[str]:
 
 def _tbo(request: Request) -> Iterator[str]:
     rules, deployment = request.rules, request.deployment
-    if not any(request.children[0].batch.tokens):
+    if not any(request.split[0].tokens):
         yield "tbo.empty_child"
     modes = rules.halves.get(deployment.a2a.backend, {})
     halves = modes.get(deployment.a2a.mode)

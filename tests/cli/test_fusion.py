@@ -9,6 +9,8 @@ from typing import Protocol
 
 import pytest
 
+import moe_overlap as mo
+
 ROOT = Path(__file__).resolve().parents[2]
 EP8 = "deepseek-v3-h200-ep8-decode"
 
@@ -41,6 +43,41 @@ def test_waterfill_on_72_ranks_is_an_error_with_its_rule(run: Run) -> None:
     )
     switch = json.loads(done.stdout)["switch"]
     assert (switch["outcome"], switch["rule"]) == ("error", "waterfill.power_of_two")
+
+
+def test_a_model_without_a_shared_expert_has_no_rule_and_no_hooks(run: Run) -> None:
+    qwen = "qwen3-235b-h100-ep8-decode"
+    done = run("fusion", qwen)
+    assert "has no shared expert, so no rule decides" in done.stdout
+    for part in ("Scheduling", "second stream", "operation S", "class.no_check"):
+        assert part not in done.stdout
+    report = json.loads(run("fusion", qwen, "--json").stdout)
+    assert report["scheduling"] == [] and report["switch"]["outcome"] == "not fused"
+    rules = {report["switch"]["rule"], *(one["rule"] for one in report["versions"].values())}
+    assert rules == {None}
+
+
+@pytest.mark.parametrize(
+    ("name", "sets"),
+    [
+        (EP8, ["model.base=glm-4.5"]),
+        (EP8, ["shared_experts.fusion=enforce"]),
+        ("deepseek-v3-gb200-ep48-decode", []),
+        ("deepseek-v3-h100-ep72-decode", ["shared_experts.waterfill=true"]),
+    ],
+)
+def test_what_compare_refuses_is_not_described(run: Run, name: str, sets: list[str]) -> None:
+    few = [*sets, "schedules=[baseline, sbo, tbo]", "model.num_layers=5"]
+    compared = mo.compare(mo.load(name, few), fidelity="fast").document()
+    expected = {row["name"]: row["refused"] for row in compared["schedules"]}
+    options = [part for setting in few for part in ("--set", setting)]
+    rows = json.loads(run("fusion", name, "--json", *options).stdout)["scheduling"]
+    assert {row["schedule"]: row["refused"] for row in rows} == expected
+    text = run("fusion", name, *options).stdout
+    for row in rows:
+        assert (row["left"] is None) == (row["refused"] is not None)
+        if row["refused"]:
+            assert f"{row['schedule']:<10}refused [{row['refused']['rule']}]" in text
 
 
 def test_an_unknown_backend_is_refused_with_its_key(run: Run) -> None:
