@@ -102,9 +102,19 @@ class Resolved:
             "the profile builds on, and what slows them is as it was measured"
         )
 
+    def routing_note(self) -> str:
+        """That uniform routing is the default's and not the file's; empty where a distribution is stated."""
+        if "distribution" in self.scenario.routing.model_fields_set:
+            return ""
+        return (
+            "routing.distribution is not stated: uniform is assumed; a skew can change the answer "
+            "(--set routing.distribution=power_law --set routing.alpha=0.8)"
+        )
+
     def notes(self) -> tuple[object, ...]:
         """What a user should know before trusting a prediction, a line each."""
-        return (*self.idle_keys(), *filter(None, (self.format_note(), self.ranks_note())))
+        found = (self.format_note(), self.ranks_note(), self.routing_note())
+        return (*self.idle_keys(), *filter(None, found))
 
     def idle_keys(self) -> tuple[Idle, ...]:
         """Keys of the scenario that change nothing in it."""

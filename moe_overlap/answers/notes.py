@@ -1,5 +1,5 @@
 """Silent failures: what is accepted and then not done, and what it costs when it falls back;
-and predictions whose loads did not settle."""
+what a prediction assumes; and predictions whose loads did not settle."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _FUSION = "shared_experts"
 _VOTE = "tbo.vote"
 _EXCHANGE = "a2a."
 _RANKS = "ranks not measured"
+_ROUTING = "routing assumed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ def silent_failures(resolved: Resolved, rows: Iterable[Row]) -> tuple[Silent, ..
         found.append(Silent("quantization.weights", "checkpoint format", f"{differs}."))
     if extrapolated := resolved.ranks_note():
         found.append(Silent("hardware", _RANKS, f"{extrapolated}."))
+    if assumed := resolved.routing_note():
+        found.append(Silent("routing", _ROUTING, f"{assumed}."))
     for idle in resolved.idle_keys():
         text = f"{shown(idle.value)} has no effect: {idle.why}."
         found.append(Silent(idle.key, "no effect", text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import moe_overlap as mo
 from models.profile import load_machine
 from viz.answers import answers_html
 
+LIBRARY = Path(mo.__file__).resolve().parents[1] / "scenarios" / "library"
 DECODE, PREFILL = "deepseek-v3-h200-ep16-decode", "deepseek-v3-h200-ep8-prefill"
 ONE_NODE = "deepseek-v3-h200-ep8-decode"
 TWO_RANKS = "deepseek-v3-h200-ep2-decode"
@@ -124,6 +126,30 @@ def test_exchanges_of_ranks_that_nobody_measured_are_a_note(
 def test_a_prediction_of_one_schedule_says_so_too() -> None:
     sets = ["hardware=h200-2x-nvlink-measured"]
     assert any("extrapolated" in str(n) for n in mo.resolve(mo.load(ONE_NODE, sets)).notes())
+
+
+@pytest.mark.parametrize(
+    ("routing", "said"),
+    [
+        ("", True),
+        ("routing: {redundant_experts: 32}", True),
+        ("routing: {distribution: uniform}", False),
+        ("routing: {distribution: power_law, alpha: 0.8}", False),
+    ],
+    ids=["none", "no distribution", "uniform", "skewed"],
+)
+def test_routing_that_is_assumed_is_a_note(routing: str, said: bool, tmp_path: Path) -> None:
+    text = (LIBRARY / f"{ONE_NODE}.yaml").read_text()
+    own = tmp_path / "own.yaml"
+    own.write_text(re.sub(r"^routing:.*$", routing, text, flags=re.MULTILINE))
+    sets = [SHALLOW, "schedules=[baseline]"]
+    document = mo.compare(mo.load(own, sets), fidelity="fast").document()
+    assert [note["rule"] for note in document["notes"]] == ["routing assumed"] * said
+    assert ('data-rule="routing assumed"' in answers_html(document)) == said
+    assert any("uniform is assumed" in str(n) for n in mo.resolve(mo.load(own)).notes()) == said
+    # what it advises is accepted, and ends it
+    told = re.findall(r"--set (\S+?)(?=[) ])", document["notes"][0]["text"]) if said else []
+    assert not mo.resolve(mo.load(own, told)).notes()
 
 
 def test_experts_that_leave_their_input_alone_have_no_hazard() -> None:
