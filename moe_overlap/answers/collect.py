@@ -8,7 +8,7 @@ from math import log
 
 from moe_overlap.answers.capacity import Operating, Sizes, best_of, largest_batch
 from moe_overlap.answers.flip import Flip, Search, nearest_flip
-from moe_overlap.answers.latency import under_limit
+from moe_overlap.answers.latency import Within, under_limit
 from moe_overlap.fidelity import Fidelity
 from moe_overlap.row import Row
 from moe_overlap.verdict import CLOSE, judge
@@ -27,7 +27,7 @@ class Answers:
 
     largest: Mapping[str, Operating] = field(default_factory=dict)
     limit_ms: float | None = None
-    under_limit: Mapping[str, Operating] = field(default_factory=dict)
+    within: Mapping[str, Within] = field(default_factory=dict)
     flip: Flip | None = None
     octaves: float | None = None
     looked: Mapping[str, tuple[float, ...]] | None = None
@@ -36,6 +36,11 @@ class Answers:
     def best_at_largest(self) -> str | None:
         """Highest throughput with every schedule at its own largest batch."""
         return best_of(self.largest)
+
+    @property
+    def under_limit(self) -> Mapping[str, Operating]:
+        """The schedules of which a batch within the latency limit was found, there."""
+        return {name: one.found for name, one in self.within.items() if one.found is not None}
 
     @property
     def best_under_limit(self) -> str | None:
@@ -52,13 +57,10 @@ def answers_of(
     if fidelity != "fast" or limit_ms is not None:
         found = ((row.name, largest_batch(sizes, row)) for row in rows)
         largest = {name: one for name, one in found if one is not None}
-    within: dict[str, Operating] = {}
+    within: dict[str, Within] = {}
     if limit_ms is not None:
-        pairs = (
-            (name, under_limit(sizes, resolved.choice(name), top, limit_ms))
-            for name, top in largest.items()
-        )
-        within = {name: one for name, one in pairs if one is not None}
+        for name, top in largest.items():
+            within[name] = under_limit(sizes, resolved.choice(name), top, limit_ms)
     octaves = None if fidelity == "fast" else _OCTAVES[resolved.batch.phase]
     search = _flip(resolved, rows, octaves, thorough=fidelity == "full") if octaves else None
     if search is None:

@@ -7,13 +7,25 @@ has chunks. Neither counts queueing, scheduling or the network of the client.
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
 
 from moe_overlap.answers.capacity import Operating, Sizes, operating
 from moe_overlap.answers.variation import size_of
 from scenarios.resolve import Resolved, ScheduleChoice
 
-_STEPS = 12
+# A step is no monotone function of the batch: each batch draws its own routing and splits its own way.
+_LOOKED_AHEAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The largest batch that was found within a limit on latency, None where none was; `looked` has all
+    sizes that were predicted, ascending."""
+
+    found: Operating | None
+    looked: tuple[int, ...]
 
 
 def steps_to_token(resolved: Resolved, size: int | None = None) -> int:
@@ -30,42 +42,70 @@ def latency_ms(resolved: Resolved, step_us: float, size: int | None = None) -> f
     return step_us * steps_to_token(resolved, size) / 1000
 
 
-def under_limit(
-    sizes: Sizes, choice: ScheduleChoice, top: Operating, limit_ms: float
-) -> Operating | None:
-    """The schedule at the largest batch up to `top` whose latency is within the limit, to a hundredth;
-    None when not even one sequence (or prompt) is."""
-    if latency_ms(sizes(top.size), top.step_us) <= limit_ms:
-        return top
-    prefill = sizes.resolved.scenario.phase.prefill
-    least = 1 if prefill is None else min(prefill.sequence_tokens, top.size)
-    best = _within(sizes, choice, least, limit_ms)
-    if best is None:
-        return None
-    high, high_ms = top.size, latency_ms(sizes(top.size), top.step_us)
-    for _ in range(_STEPS):
-        if high - best.size <= max(1, best.size // 100):
+def under_limit(sizes: Sizes, choice: ScheduleChoice, top: Operating, limit_ms: float) -> Within:
+    """The schedule at the largest batch up to `top` that is found within the limit: `largest_within` over
+    halves, from `top` down to one sequence or a prompt."""
+    known = {top.size: top}
+
+    @cache
+    def within(size: int) -> bool:
+        found = known.get(size) or operating(sizes, choice, size, "latency")
+        looked.append(size)
+        if found is None:
+            return False
+        known[size] = found
+        return latency_ms(sizes(size), found.step_us) <= limit_ms
+
+    looked: list[int] = []
+    size = largest_within(within, top.size, _least(sizes.resolved, top.size))
+    return Within(None if size is None else known[size], tuple(sorted(looked)))
+
+
+def largest_within(within: Callable[[int], bool], top: int, least: int) -> int | None:
+    """The largest size from `least` to `top` that is found to be `within`; None where neither `top` nor
+    any `least` times a power of two is. It is `top`, or the next few sizes, a hundredth apart, are not
+    within: those of a curve that falls and rises again further up are not all looked at."""
+    high = top
+    for low in _halves(top, least):
+        if within(low):
             break
-        low_ms = latency_ms(sizes(best.size), best.step_us)
-        middle = _between(best.size, high, (limit_ms - low_ms) / (high_ms - low_ms))
-        found = operating(sizes, choice, middle, "latency")
-        ms = inf if found is None else latency_ms(sizes(middle), found.step_us)
-        if found is not None and ms <= limit_ms:
-            best = found
-        else:
-            high, high_ms = middle, min(ms, high_ms)
-    return best
+        high = low
+    else:
+        return None
+    while high - low > _apart(low):
+        middle = (low + high) // 2
+        low, high = (middle, high) if within(middle) else (low, middle)
+    while further := next(filter(within, _ahead(low, top)), None):
+        low = further
+    return low
 
 
-def _within(sizes: Sizes, choice: ScheduleChoice, size: int, limit_ms: float) -> Operating | None:
-    found = operating(sizes, choice, size, "latency")
-    late = found is None or latency_ms(sizes(size), found.step_us) > limit_ms
-    return None if late else found
+def _least(resolved: Resolved, top: int) -> int:
+    """One sequence; in prefill a prompt, or its equal chunks where `top` tokens hold no whole one: less
+    takes more steps."""
+    prefill = resolved.scenario.phase.prefill
+    if prefill is None:
+        return 1
+    return -(-prefill.sequence_tokens // steps_to_token(resolved, top))
 
 
-def _between(low: int, high: int, share: float) -> int:
-    """A size strictly inside, where latency would reach the limit if it grew evenly, and a little
-    further so that the limit is bracketed from both sides."""
-    guess = low + share * (high - low)
-    room = max(1.0, 0.05 * (high - low))
-    return min(high - 1, max(low + 1, round(min(guess + room / 2, high - room))))
+def _halves(top: int, least: int) -> Iterator[int]:
+    """`top`, and below it `least` times the powers of two, descending."""
+    yield top
+    size = least
+    while 2 * size < top:
+        size *= 2
+    while least <= size < top:
+        yield size
+        size //= 2
+
+
+def _ahead(low: int, top: int) -> Iterator[int]:
+    """The next sizes above."""
+    stop = min(top, low + _LOOKED_AHEAD * _apart(low) + 1)
+    return iter(range(low + _apart(low), stop, _apart(low)))
+
+
+def _apart(size: int) -> int:
+    """Neighbouring sizes: a hundredth, and one at least."""
+    return max(1, size // 100)

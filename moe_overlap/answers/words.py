@@ -10,11 +10,12 @@ from moe_overlap.answers.collect import Answers
 from moe_overlap.answers.latency import latency_ms
 from scenarios.resolve import Resolved
 
+_CAP = "a2a.low_latency_cap"
 _LIMITS = {
     "memory": "memory",
     "latency": "the limit",
     "search": "as far as was searched",
-    "a2a.low_latency_cap": "the low-latency buffer",
+    _CAP: "the low-latency buffer",
 }
 
 
@@ -41,6 +42,7 @@ def answers_document(
         "limit_ms": answers.limit_ms,
         "under_limit": {name: operating(one) for name, one in answers.under_limit.items()},
         "best_under_limit": answers.best_under_limit,
+        "under_limit_looked": {n: list(one.looked) for n, one in answers.within.items()},
         "flip": flip
         and {
             "key": flip.key,
@@ -61,7 +63,7 @@ def answer_lines(document: Mapping[str, Any]) -> list[str]:
     if answers["best_at_largest"]:
         lines.append(
             f"Each at its own largest batch per rank: {_ranked(answers['largest'])}."
-            f"{_searched(answers['largest'])}"
+            f"{_buffer(answers['largest'])}{_searched(answers['largest'])}"
         )
     if answers["limit_ms"] is not None:
         lines.append(_limit(answers))
@@ -115,6 +117,13 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
+def _buffer(largest: Mapping[str, Any]) -> str:
+    """The key of the low-latency buffer, where it limits one: a setting, and no bound of the hardware."""
+    if all(one["limited_by"] != _CAP for one in largest.values()):
+        return ""
+    return " The low-latency buffer is set by a2a.max_dispatch_tokens_per_rank."
+
+
 def _searched(largest: Mapping[str, Any]) -> str:
     """How far a search went that found no limit; nothing where each found one."""
     if all(one["limited_by"] != "search" for one in largest.values()):
@@ -123,10 +132,16 @@ def _searched(largest: Mapping[str, Any]) -> str:
 
 
 def _limit(answers: Mapping[str, Any]) -> str:
+    """The schedules within the limit, and of which ones no batch was found at which sizes."""
     what = "between tokens" if answers["latency"] == "itl" else "to the first token"
-    if not answers["under_limit"]:
-        return f"No schedule keeps {answers['limit_ms']:g} ms {what} at any batch."
-    return f"Within {answers['limit_ms']:g} ms {what}: {_ranked(answers['under_limit'])}."
+    limit, found = f"{answers['limit_ms']:g} ms {what}", answers["under_limit"]
+    late = [name for name in answers["largest"] if name not in found]
+    looked = {size for name in late for size in answers["under_limit_looked"][name]}
+    places = f"looked at batch per rank {_listed(sorted(looked), 'and')}" if late else ""
+    if not found:
+        return f"No schedule was found within {limit}{places and f'; {places}'}."
+    left = f" None of {', '.join(late)} was found: {places}." if late else ""
+    return f"Within {limit}: {_ranked(found)}.{left}"
 
 
 def _ranked(found: Mapping[str, Any]) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 import moe_overlap as mo
 from models.errors import InputError
-from moe_overlap.answers import capacity
+from moe_overlap.answers import capacity, latency
 from moe_overlap.answers.variation import size_of
 from moe_overlap.answers.words import answer_lines
 
@@ -86,7 +88,51 @@ def test_a_limit_on_latency_is_kept_and_nearly_reached() -> None:
 def test_an_impossible_limit_is_said() -> None:
     document = _document(EP8, limit_ms=0.01, fidelity="fast")
     assert document["answers"]["best_under_limit"] is None
-    assert "No schedule keeps 0.01 ms between tokens at any batch." in answer_lines(document)
+    assert answer_lines(document)[-1] == (
+        "No schedule was found within 0.01 ms between tokens; looked at batch per rank "
+        "1, 2, 4, 8, 16, 32, 64, 128 and 256."
+    )
+
+
+def test_the_largest_batch_within_a_limit_beside_all_batches() -> None:
+    """Every batch of `tiny` by itself, at limits from below the fastest to above the slowest. Only a gap
+    of more than four sizes, or a set without a power of two, may hide a larger one."""
+    resolved = mo.resolve(mo.load("tiny", ["runtime.max_total_tokens=1300"]))
+    sizes, choice = capacity.Sizes(resolved, {}), resolved.choice("tbo")
+    every = [capacity.operating(sizes, choice, size, "memory") for size in range(1, 21)]
+    curve = {one.size: one for one in every if one is not None}
+    ms = sorted(one.step_us / 1000 for one in curve.values())
+    exact = 0
+    for limit in [0.9 * ms[0], *ms[::4], ms[-1]]:
+        within = [size for size, one in curve.items() if one.step_us / 1000 <= limit]
+        found = latency.under_limit(sizes, choice, curve[20], limit).found
+        gaps = any(above - below > 4 for below, above in pairwise(within))
+        if not gaps and {1, 2, 4, 8, 16, 20} & {*within}:
+            assert found == replace(curve[within[-1]], limited_by=found.limited_by if found else "")
+            exact += 1
+        elif found is None:
+            assert not {1, 2, 4, 8, 16, 20} & {*within}
+        else:
+            assert found.size in within
+            assert not {*range(found.size + 1, found.size + 5)} & {*within}
+    assert exact >= 3
+
+
+def test_a_schedule_without_a_batch_within_the_limit_is_named() -> None:
+    document = _document(EP8, limit_ms=4.0)
+    answers = document["answers"]
+    answers = {**answers, "under_limit": {"baseline": answers["largest"]["baseline"]}}
+    answers["under_limit_looked"] = {"baseline": [128], "tbo": [1, 2, 256]}
+    line = answer_lines({**document, "answers": answers})[-1]
+    assert line.startswith("Within 4 ms between tokens: baseline 128 (")
+    assert line.endswith(" None of tbo was found: looked at batch per rank 1, 2 and 256.")
+
+
+def test_the_key_of_the_low_latency_buffer_is_named_where_it_limits() -> None:
+    key = "The low-latency buffer is set by a2a.max_dispatch_tokens_per_rank."
+    limited = answer_lines(_document(EP8, limit_ms=4.0))
+    assert sum(key in line for line in limited) == 1
+    assert not any(key in line for line in answer_lines(_document(PREFILL, **LARGEST)))
 
 
 def test_a_prompt_in_chunks_waits_for_all_of_them() -> None:
