@@ -18,6 +18,7 @@ hardware: h200-8x-ib
 parallel: {ep: 16}
 phase:
   decode: {batch_per_rank: 128, kv_tokens: 2048}
+routing: {distribution: uniform}
 """
 
 
