@@ -15,17 +15,18 @@ from schedules.program import Program, RankClass
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Memory of the fullest rank against what may be used, in bytes; `max_batch` counts sequences
-    (decode) or tokens (prefill) of the rank that holds most; `pool` says that the KV cache is a pool that
-    the server reserves."""
+    (decode) or tokens (prefill) of the rank that holds most (`prefill`); `pool` says that the KV cache is a
+    pool that the server reserves."""
 
     needed: Memory
     limit: int
     max_batch: int
     pool: bool = False
+    prefill: bool = False
 
     @property
     def refusal(self) -> Refusal | None:
-        """Rule `memory` with by how much, None when it fits."""
+        """Rule `memory` with by how much and what would fit, None when it fits."""
         over = self.needed.total - self.limit
         if over <= 0:
             return None
@@ -33,9 +34,19 @@ class Fit:
         return Refusal(
             rule="memory",
             reason=f"needs {self.needed.gib:.1f} GiB of the {self.limit / GIB:.1f} GiB that may be "
-            f"used, {over / GIB:.1f} GiB too much{pool}",
+            f"used, {over / GIB:.1f} GiB too much{pool}; {self._fitting}",
             evidence="inferred",
         )
+
+    @property
+    def _fitting(self) -> str:
+        """The largest batch; about, where activations depend on what its routing sends."""
+        if self.max_batch == 0:
+            weights, buffers = self.needed.weights / GIB, self.needed.exchange_buffers / GIB
+            return f"no batch fits beside {weights:.1f} GiB of weights and {buffers:.1f} of exchange buffers"
+        if self.prefill:
+            return f"about {self.max_batch:,} tokens per rank fit"
+        return f"the largest batch per rank that fits is {self.max_batch:,}"
 
 
 def fit_of(
@@ -53,8 +64,10 @@ def fit_of(
         grown = needed.total - _fullest(*smaller).total
         growing = grown * size // max(1, size - size_of(smaller[0]))
     room = limit - (needed.total - growing)
-    most = max(0, room * size // growing) if growing > 0 else size
-    return Fit(needed, limit, min(most, _pool_holds(resolved, size)) if pool else most, pool)
+    unbounded = size if needed.total <= limit else 0
+    most = max(0, room * size // growing) if growing > 0 else unbounded
+    most = min(most, _pool_holds(resolved, size)) if pool else most
+    return Fit(needed, limit, most, pool, resolved.batch.phase == "prefill")
 
 
 def _pool_holds(resolved: Resolved, size: int) -> int:

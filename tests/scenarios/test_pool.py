@@ -60,7 +60,8 @@ def test_the_published_pool_leaves_room_and_an_uncapped_one_only_for_two_childre
     refused = fit(uncapped).refusal
     assert refused is not None
     assert refused.rule == "memory"
-    assert refused.reason.endswith("GiB too much; 24.4 GiB are the KV pool")
+    assert "GiB too much; 24.4 GiB are the KV pool; about 13," in refused.reason
+    assert refused.reason.endswith(" tokens per rank fit")
     assert fit(uncapped, "tbo").refusal is None
 
 
