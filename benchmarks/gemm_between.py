@@ -146,7 +146,10 @@ def main(given: Sequence[str] | None = None) -> None:
     if arguments.what == "compare":
         if len(arguments.files) != 2:
             parser.error("compare needs the predictions and the measurements")
-        lines = compared(*map(read, arguments.files))
+        try:
+            lines = compared(*map(read, arguments.files))
+        except InputError as error:
+            parser.error(str(error))
     else:
         records = predicted(arguments.profile) if arguments.what == "predict" else measured()
         lines = [json.dumps(record) for record in records]

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.ranks import joined
+from benchmarks.validation_files import read
+from models.errors import InputError
 
 if TYPE_CHECKING:
     from executor.calibrate.subjects import Subject
@@ -240,8 +242,11 @@ def main(given: Sequence[str] | None = None) -> None:
     elif arguments.file is None:
         parser.error("table needs a file of measurements")
     else:
-        lines = arguments.file.read_text(encoding="utf-8").splitlines()
-        sys.stdout.write("\n".join(table([json.loads(line) for line in lines if line])) + "\n")
+        try:
+            entries = read(arguments.file)
+        except InputError as error:
+            parser.error(str(error))
+        sys.stdout.write("\n".join(table(entries)) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from benchmarks.validation_cases import groups
 from benchmarks.validation_files import read
 from benchmarks.validation_outcome import probes_of
 from benchmarks.validation_predictors import by_engine
+from models.errors import InputError
 from models.host import on_host
 from models.machine import Machine
 from models.profile import load_machine
@@ -105,7 +106,10 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     machine = load_machine(arguments.profile)
     for path in arguments.measured:
-        entries = [{"run": path.name, **entry} for entry in read(path)]
+        try:
+            entries = [{"run": path.name, **entry} for entry in read(path)]
+        except InputError as error:
+            parser.error(str(error))
         for name, run in groupby(entries, itemgetter("run")):
             sys.stdout.write("\n".join(told(name, list(rows(list(run), machine)))) + "\n")
 

@@ -47,6 +47,8 @@ from models.work import EXCHANGE_KINDS, Grid
 SHARED_FORMS = ("elementwise", "scatter")
 # Points of a kind that tell what all of it drifts by: a few sizes of one kernel tell of that kernel.
 DRIFT_POINTS = 10
+# Nothing is measured twice alike to so many digits.
+THE_SAME = 1e-6
 # Nine in ten points of one set of kernels on GPUs of one model are within 5 %.
 OTHER_KERNELS, ALIKE = 0.5, "points of the same kernels on GPUs of the same model"
 
@@ -174,6 +176,8 @@ def _repeat(points: Sequence[MeasuredPoint], earlier: Sequence[MeasuredPoint]) -
     rows = drifts(earlier, points)
     if not rows:
         raise InputError("calibrate", "against", "none of these points", "a point that is in both")
+    if rows[-1].p90 < THE_SAME:
+        raise InputError("calibrate", "against", "these very points", "another calibration's")
     if rows[-1].p90 > OTHER_KERNELS:
         raise InputError("calibrate", "against", f"points {rows[-1].p90:.0%} off", ALIKE)
     counted = [row.ratio for row in rows if row.count >= DRIFT_POINTS] or [rows[-1].ratio]

@@ -97,10 +97,12 @@ def beside(profile: HostCosts, probes: Sequence[HostProbe]) -> tuple[HostCosts, 
 
     How far other hosts are from the profile's is no part of it. What is left open is how
     much this one moved, and how much it does so from run to run; they are independent. One probe does not
-    tell the first: then the profile's error stays.
+    tell the first, nor do probes that share no kind of launch: then the profile's error stays. Empty ones
+    do not count.
     """
+    probes = [probe for probe in probes if probe.ns]
     host, ratio = with_host(profile, middle_of(probes))
-    if ratio is None or len(probes) < 2:
+    if ratio is None or len(probes) < 2 or not _shared(probes):
         return host, ratio
     return replace(host, error=hypot(moved(probes), max(p.spread for p in probes))), ratio
 
@@ -108,10 +110,15 @@ def beside(profile: HostCosts, probes: Sequence[HostProbe]) -> tuple[HostCosts, 
 def moved(probes: Sequence[HostProbe]) -> float:
     """How far the median host is from that of the runs between the probes: two, before and after,
     leave half of their difference, over their mean; of n it is half the range from the 10th to the 90th
-    percentile of their speeds over the root of n - 1."""
-    ns = middle_of(probes)
-    speeds = [_ratio(dict(probe.ns), ns) for probe in probes]
+    percentile of their speeds over the root of n - 1. Only kinds that all probes have tell."""
+    ns, shared = middle_of(probes), _shared(probes)
+    speeds = [_ratio({k: dict(probe.ns)[k] for k in shared}, ns) for probe in probes]
     return spread_of(speeds) / 2 / sqrt(len(probes) - 1)
+
+
+def _shared(probes: Iterable[HostProbe]) -> list[str]:
+    """Kinds that all of them have, in order."""
+    return sorted(set.intersection(*({kind for kind, _ in probe.ns} for probe in probes)))
 
 
 def on_host(machine: Machine, probes: Sequence[HostProbe]) -> tuple[Machine, float | None]:

@@ -82,6 +82,7 @@ def calibrate(
 
     target = writable(output)
     store = records or target.with_suffix(".records.jsonl")
+    _require_apart(target, store, against)
     _require_fit_library()
     earlier = _earlier(against)
     failed: tuple[str, ...] = ()
@@ -98,6 +99,17 @@ def calibrate(
     for line in (*_summary(made), *(f"not measured: {name}" for name in failed)):
         console.print(line, soft_wrap=True)
     console.print(f"profile: {target}", soft_wrap=True)
+
+
+def _require_apart(target: Path, store: Path, against: Path | None) -> None:
+    """What is read may not be written over: the profile, or the points beside it."""
+    from models.profile import POINTS_SUFFIX
+
+    points = target.with_name(target.stem + POINTS_SUFFIX)
+    for name, read in (("--records", store), ("--against", against)):
+        for written in (target, points):
+            if read is not None and read.resolve() == written.resolve():
+                raise Refused(f"-o {target}: would write over {written}, the file of {name}")
 
 
 def _require_fit_library() -> None:

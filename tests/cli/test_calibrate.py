@@ -223,3 +223,15 @@ def test_points_of_another_calibration_must_be_readable(tmp_path: Path) -> None:
     done = RUN.invoke(app, [*asked, "--against", str(tmp_path / "none.points.csv")])
     assert isinstance(done.exception, InputError)
     assert "none.points.csv" in str(done.exception)
+
+
+@pytest.mark.parametrize("name", ["mine.yaml", "mine.points.csv"])
+@pytest.mark.parametrize("option", ["--records", "--against"])
+def test_what_is_read_is_not_written_over(tmp_path: Path, name: str, option: str) -> None:
+    kept = tmp_path / name
+    kept.write_text("raw\n")
+    target = tmp_path / "mine.yaml"
+    done = RUN.invoke(app, ["calibrate", "-o", str(target), "--minutes", "0", option, str(kept)])
+    assert done.exit_code != 0
+    assert f"would write over {kept}, the file of {option}" in str(done.exception)
+    assert kept.read_text() == "raw\n"

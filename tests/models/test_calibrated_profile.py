@@ -193,6 +193,10 @@ def test_what_another_calibration_differs_by_is_stated(tmp_path: Path) -> None:
     machine = load_machine(written(made, tmp_path))
     cost = machine.costs.alone(point.work, STATIC, point.sms)
     assert cost.rel_error >= 0.04
+    with pytest.raises(InputError, match="another calibration's"):
+        calibrated(
+            given, name="mine", base=BASE, seed=SEED, source=SOURCE, earlier=Earlier(given.points)
+        )
     other = [replace(point, sms=7) for point in slower]
     with pytest.raises(InputError, match="against"):
         calibrated(given, name="mine", base=BASE, seed=SEED, source=SOURCE, earlier=Earlier(other))

@@ -79,6 +79,16 @@ def test_a_host_that_is_slower_in_every_kind_is_the_slowest(speeds: list[int]) -
     assert slowest(ranks) is ranks[speeds.index(max(speeds))]
 
 
+def test_an_empty_probe_does_not_count_and_probes_of_other_kinds_tell_no_change() -> None:
+    once, none = probe(gemm=200, norm=200), probe()
+    assert beside(PROFILE, [once, none]) == beside(PROFILE, [once])
+    assert beside(PROFILE, [none, none]) == (PROFILE, None)
+    host, _ = beside(PROFILE, [probe(gemm=100), probe(norm=300)])
+    assert host.error == PROFILE.error
+    partly = [probe(gemm=90, norm=5), probe(gemm=110)]
+    assert beside(PROFILE, partly)[0].error == pytest.approx(0.1)
+
+
 def test_probes_between_repeats_tell_the_middle_host_and_how_far_it_may_be_off() -> None:
     """Of seven, five alike: the two that were disturbed move the median by nothing, and from the 10th to the
     90th percentile the speeds reach from 1 to 2."""
