@@ -18,8 +18,9 @@ from models.measured import spread_of
 @dataclass(frozen=True, slots=True)
 class HostProbe:
     """A few runs of a fixed program: ns of a launch by kind of work, the mean of a run and the median of the
-    runs, `event` included, and where a library makes whole calls `dispatch_call`. `spread` is half the range from the 10th to the 90th
-    percentile of the runs' speeds, relative; `rank` is whose host it is. ValueError for less than 0."""
+    runs, `event` included, and where a library makes whole calls `dispatch_call`. `spread` is half the range
+    from the 10th to the 90th percentile of the runs' speeds, relative; `rank` is whose host it is. ValueError
+    for less than 0."""
 
     ns: tuple[tuple[str, int], ...]
     spread: float = 0.0
